@@ -1,1 +1,166 @@
-//! access_log
+//! One JSON line a request, written by its own thread.
+//!
+//! The queue to that thread is bounded, and a line that finds it full is dropped and counted: a log that stalls (a full
+//! disk, a slow journal) must not stall requests. Prompts, answers and credentials are never among the fields.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use serde::Serialize;
+
+use crate::metrics::Metrics;
+
+/// Lines that may wait for the writer: about 4 MiB.
+const QUEUE_LINES: usize = 8 * 1024;
+
+/// Where the lines go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Nowhere.
+    Off,
+    /// Standard output.
+    Stdout,
+    /// Standard error, beside the program's own log.
+    Stderr,
+    /// A file, appended to.
+    File(PathBuf),
+}
+
+/// The fields of a line, in the order they are written. Absent ones are left out.
+#[derive(Debug, Clone, Default, Serialize)]
+#[expect(missing_docs, reason = "the names are the documentation; README.md lists them")]
+pub struct Line<'a> {
+    pub time: String,
+    pub request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<SocketAddr>,
+    pub method: &'a str,
+    pub path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<&'a str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub pool: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub backend: &'a str,
+    pub status: u16,
+    pub reason: &'static str,
+    pub attempts: u32,
+    pub stream: bool,
+    pub request_bytes: u64,
+    pub response_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_cached_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reported_prompt_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reported_cached_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision_micros: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttft_millis: Option<f64>,
+    pub duration_millis: f64,
+}
+
+/// Takes lines; a clone writes to the same place.
+#[derive(Debug, Clone)]
+pub struct AccessLog {
+    queue: Option<SyncSender<Vec<u8>>>,
+    metrics: Arc<Metrics>,
+}
+
+// === impl AccessLog ===
+
+impl AccessLog {
+    /// Opens `target` and starts its writer, which ends when the last clone is dropped.
+    ///
+    /// # Errors
+    /// When the file cannot be opened for appending, or no thread can be started.
+    pub fn open(target: &Target, metrics: Arc<Metrics>) -> io::Result<Self> {
+        let out: Box<dyn Write + Send> = match target {
+            Target::Off => return Ok(Self { queue: None, metrics }),
+            Target::Stdout => Box::new(io::stdout()),
+            Target::Stderr => Box::new(io::stderr()),
+            Target::File(path) => Box::new(append_to(path)?),
+        };
+        let (queue, lines) = sync_channel(QUEUE_LINES);
+        thread::Builder::new().name("access-log".into()).spawn(move || write_lines(&lines, out))?;
+        Ok(Self { queue: Some(queue), metrics })
+    }
+
+    /// Queues a line, or drops and counts it when the queue is full.
+    pub fn write(&self, line: &Line<'_>) {
+        let Some(queue) = &self.queue else { return };
+        let Ok(mut bytes) = serde_json::to_vec(line) else { return };
+        bytes.push(b'\n');
+        if queue.try_send(bytes).is_err() {
+            self.metrics.access_log_dropped();
+        }
+    }
+}
+
+fn append_to(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn write_lines(lines: &Receiver<Vec<u8>>, out: Box<dyn Write + Send>) {
+    let mut out = BufWriter::new(out);
+    let mut failing = false;
+    while let Ok(first) = lines.recv() {
+        let written = write_batch(&mut out, first, lines);
+        if let (Err(error), false) = (&written, failing) {
+            log::error!("the access log cannot be written: {error}; lines are lost until it can");
+        }
+        failing = written.is_err();
+    }
+}
+
+/// Writes what is queued, then flushes: few system calls under load, no delay without it.
+fn write_batch(out: &mut impl Write, first: Vec<u8>, lines: &Receiver<Vec<u8>>) -> io::Result<()> {
+    let mut written = out.write_all(&first);
+    while let Ok(line) = lines.try_recv() {
+        written = written.and_then(|()| out.write_all(&line));
+    }
+    written.and_then(|()| out.flush())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_flushed_whole_and_in_order() {
+        let (queue, lines) = sync_channel(8);
+        for line in ["b\n", "c\n"] {
+            queue.send(line.as_bytes().to_vec()).unwrap();
+        }
+        let mut out = Vec::new();
+        write_batch(&mut out, b"a\n".to_vec(), &lines).unwrap();
+        assert_eq!(out, b"a\nb\nc\n");
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts_the_line() {
+        let metrics = Arc::new(Metrics::new());
+        let (queue, _kept_unread) = sync_channel(1);
+        let log = AccessLog { queue: Some(queue), metrics: Arc::clone(&metrics) };
+        log.write(&Line::default());
+        log.write(&Line::default());
+        assert!(metrics.render().contains("warmgate_access_log_dropped_total 1"), "{}", metrics.render());
+    }
+
+    #[test]
+    fn absent_fields_are_left_out() {
+        let line = serde_json::to_string(&Line { status: 404, ..Line::default() }).unwrap();
+        assert!(line.contains(r#""status":404"#), "{line}");
+        assert!(!line.contains("ttft"), "{line}");
+    }
+}

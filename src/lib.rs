@@ -14,6 +14,7 @@ pub mod access_log;
 pub mod admin;
 pub mod config;
 pub mod control;
+pub mod lifecycle;
 pub mod locality;
 pub mod metrics;
 pub mod pool;

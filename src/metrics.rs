@@ -1,1 +1,501 @@
-//! metrics
+//! Every metric of the program, declared in one place: names, units and bounded labels.
+//!
+//! Counters and histograms are written where things happen; gauges of pools and backends are read from the published
+//! snapshot at scrape time (`admin`), so they cannot drift from it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
+const TTFT_BUCKETS: [f64; 16] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
+
+/// Upper bounds of a request's whole time, seconds.
+const DURATION_BUCKETS: [f64; 14] =
+    [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 180.0, 600.0];
+
+/// How a request ended, as the `reason` label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A backend's reply was delivered whole, whatever its status.
+    Served,
+    /// The client closed its connection first.
+    ClientGone,
+    /// The backend's reply ended before it was complete.
+    Truncated,
+    /// Rejected: not valid JSON, or a wrong request.
+    BadRequest,
+    /// Rejected: the body, or the header, is larger than the limit.
+    TooLarge,
+    /// Rejected: no pool serves the model.
+    UnknownModel,
+    /// Rejected: no backend can take it.
+    NoBackend,
+    /// Shed: no room to hold the body.
+    NoRoom,
+    /// Rejected: the body did not arrive in time.
+    BodyTimeout,
+    /// Rejected: every attempt failed.
+    UpstreamFailed,
+    /// Rejected: the backend did not reply in time.
+    UpstreamTimeout,
+    /// Answered by this process itself, such as a merged model list.
+    Local,
+    /// Rejected: a fault of this program.
+    Internal,
+}
+
+/// What ended an attempt that was followed by another, as the `cause` label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RetryCause {
+    /// No connection to the backend.
+    Connect,
+    /// A pooled connection turned out to be closed.
+    StaleConnection,
+    /// The connection failed before a response.
+    Reset,
+    /// A status that is configured to be retried.
+    Status,
+}
+
+/// Identifies a backend's series.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct BackendLabels {
+    /// The pool's name.
+    pub pool: Arc<str>,
+    /// The backend's name; empty where none was chosen.
+    pub backend: Arc<str>,
+}
+
+/// Identifies a pool's series.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PoolLabels {
+    /// The pool's name.
+    pub pool: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    pool: Arc<str>,
+    backend: Arc<str>,
+    status: u16,
+    reason: Reason,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RetryLabels {
+    pool: Arc<str>,
+    backend: Arc<str>,
+    cause: RetryCause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReloadLabels {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BuildLabels {
+    version: &'static str,
+}
+
+/// One finished request, as the metrics see it.
+#[derive(Debug, Clone)]
+pub struct RequestRecord {
+    /// Pool and, where one was chosen, the last backend.
+    pub labels: BackendLabels,
+    /// Status sent downstream, or 499 when the client left first.
+    pub status: u16,
+    /// How it ended.
+    pub reason: Reason,
+    /// Seconds until the first token was sent downstream; streamed replies only.
+    pub ttft_seconds: Option<f64>,
+    /// Seconds from the request header to the end.
+    pub duration_seconds: f64,
+    /// Attempts made at backends.
+    pub attempts: u32,
+}
+
+/// Tokens of one served request.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenRecord {
+    /// Prompt tokens, estimated at the decision.
+    pub prompt: u64,
+    /// Cached tokens, predicted at the decision.
+    pub predicted_cached: u64,
+    /// Prompt and cached tokens that the engine reported.
+    pub actual: Option<(u64, u64)>,
+}
+
+/// The registry and the handles into it. Written by every part of the program, read by scrapes.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: parking_lot::RwLock<Registry>,
+    requests: Family<RequestLabels, Counter>,
+    retries: Family<RetryLabels, Counter>,
+    attempts: Family<BackendLabels, Counter>,
+    ttft: Family<PoolLabels, Histogram, fn() -> Histogram>,
+    duration: Family<PoolLabels, Histogram, fn() -> Histogram>,
+    prompt_tokens: Family<BackendLabels, Counter>,
+    predicted_cached: Family<BackendLabels, Counter>,
+    reported_prompt: Family<BackendLabels, Counter>,
+    reported_cached: Family<BackendLabels, Counter>,
+    reported_predicted: Family<BackendLabels, Counter>,
+    spills: Family<PoolLabels, Counter>,
+    fail_open: Family<PoolLabels, Counter>,
+    retries_denied: Family<PoolLabels, Counter>,
+    restarts: Family<BackendLabels, Counter>,
+    reloads: Family<ReloadLabels, Counter>,
+    reload_ok: Gauge,
+    access_log_dropped: Counter,
+}
+
+// === impl Metrics ===
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All metrics, registered, at zero.
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: parking_lot::RwLock::new(Registry::with_prefix("warmgate")),
+            requests: Family::default(),
+            retries: Family::default(),
+            attempts: Family::default(),
+            ttft: Family::new_with_constructor(|| Histogram::new(TTFT_BUCKETS)),
+            duration: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
+            prompt_tokens: Family::default(),
+            predicted_cached: Family::default(),
+            reported_prompt: Family::default(),
+            reported_cached: Family::default(),
+            reported_predicted: Family::default(),
+            spills: Family::default(),
+            fail_open: Family::default(),
+            retries_denied: Family::default(),
+            restarts: Family::default(),
+            reloads: Family::default(),
+            reload_ok: Gauge::default(),
+            access_log_dropped: Counter::default(),
+        };
+        metrics.register_requests();
+        metrics.register_tokens();
+        metrics.register_operation();
+        metrics
+    }
+
+    fn register_requests(&mut self) {
+        let registry = self.registry.get_mut();
+        registry.register("requests", "Requests, by how they ended", self.requests.clone());
+        registry.register("attempts", "Attempts sent to a backend", self.attempts.clone());
+        registry.register("retries", "Attempts followed by another, by cause", self.retries.clone());
+        registry.register(
+            "retries_denied",
+            "Retries not made because the retry budget was spent",
+            self.retries_denied.clone(),
+        );
+        registry.register(
+            "ttft_seconds",
+            "Time to first token of streamed replies: request received to first token sent",
+            self.ttft.clone(),
+        );
+        registry.register(
+            "request_duration_seconds",
+            "Whole time of a request: header received to reply sent",
+            self.duration.clone(),
+        );
+        registry.register("spills", "Decisions for a backend with fewer matched blocks", self.spills.clone());
+        registry.register(
+            "fail_open",
+            "Decisions made while every backend was excluded by health or ejection",
+            self.fail_open.clone(),
+        );
+    }
+
+    fn register_tokens(&mut self) {
+        let registry = self.registry.get_mut();
+        registry.register("prompt_tokens", "Prompt tokens sent to a backend, estimated", self.prompt_tokens.clone());
+        registry.register(
+            "predicted_cached_tokens",
+            "Cached prompt tokens predicted at the decision",
+            self.predicted_cached.clone(),
+        );
+        registry.register(
+            "reported_prompt_tokens",
+            "Prompt tokens of the requests for which the engine reported cached tokens",
+            self.reported_prompt.clone(),
+        );
+        registry.register(
+            "reported_cached_tokens",
+            "Cached prompt tokens that the engine reported",
+            self.reported_cached.clone(),
+        );
+        registry.register(
+            "reported_predicted_tokens",
+            "What was predicted for the requests for which the engine reported cached tokens",
+            self.reported_predicted.clone(),
+        );
+    }
+
+    fn register_operation(&mut self) {
+        let registry = self.registry.get_mut();
+        registry.register("backend_restarts", "Restarts of an engine that were noticed", self.restarts.clone());
+        registry.register("config_reloads", "Reloads of the configuration, by outcome", self.reloads.clone());
+        registry.register(
+            "config_last_reload_successful",
+            "1 while the running configuration is the newest one seen, 0 after a refused reload",
+            self.reload_ok.clone(),
+        );
+        registry.register(
+            "access_log_dropped",
+            "Access-log lines dropped because the log could not keep up",
+            self.access_log_dropped.clone(),
+        );
+        let build = Family::<BuildLabels, Gauge>::default();
+        build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
+        registry.register("build_info", "Version of the running program", build);
+        self.reload_ok.set(1);
+    }
+
+    /// Adds values that are read at scrape time.
+    pub fn add_collector(&self, collector: Box<dyn Collector>) {
+        self.registry.write().register_collector(collector);
+    }
+
+    /// Everything in the OpenMetrics text format.
+    pub fn render(&self) -> String {
+        let mut out = String::with_capacity(16 * 1024);
+        // Writing to a String fails only if a metric's own encoding does; what is there is still worth serving.
+        if let Err(error) = text::encode(&mut out, &self.registry.read()) {
+            log::error!("a metric could not be encoded: {error}");
+        }
+        out
+    }
+
+    /// A request ended.
+    pub fn request_ended(&self, record: &RequestRecord) {
+        let BackendLabels { pool, backend } = &record.labels;
+        let labels = RequestLabels {
+            pool: Arc::clone(pool),
+            backend: Arc::clone(backend),
+            status: record.status,
+            reason: record.reason,
+        };
+        self.requests.get_or_create(&labels).inc();
+        let pool = PoolLabels { pool: Arc::clone(pool) };
+        self.duration.get_or_create(&pool).observe(record.duration_seconds);
+        if let Some(seconds) = record.ttft_seconds {
+            self.ttft.get_or_create(&pool).observe(seconds);
+        }
+        if record.attempts > 0 {
+            self.attempts.get_or_create(&record.labels).inc();
+        }
+    }
+
+    /// A backend's reply ended; what its prompt cost.
+    pub fn tokens(&self, labels: &BackendLabels, tokens: TokenRecord) {
+        self.prompt_tokens.get_or_create(labels).inc_by(tokens.prompt);
+        self.predicted_cached.get_or_create(labels).inc_by(tokens.predicted_cached);
+        if let Some((prompt, cached)) = tokens.actual {
+            self.reported_prompt.get_or_create(labels).inc_by(prompt);
+            self.reported_cached.get_or_create(labels).inc_by(cached);
+            self.reported_predicted.get_or_create(labels).inc_by(tokens.predicted_cached);
+        }
+    }
+
+    /// An attempt failed and another follows.
+    pub fn retried(&self, labels: &BackendLabels, cause: RetryCause) {
+        self.attempts.get_or_create(labels).inc();
+        let labels =
+            RetryLabels { pool: Arc::clone(&labels.pool), backend: Arc::clone(&labels.backend), cause };
+        self.retries.get_or_create(&labels).inc();
+    }
+
+    /// A retry was not made for want of budget.
+    pub fn retry_denied(&self, pool: &Arc<str>) {
+        self.retries_denied.get_or_create(&PoolLabels { pool: Arc::clone(pool) }).inc();
+    }
+
+    /// A decision gave up matched blocks for a shorter wait.
+    pub fn spilled(&self, pool: &Arc<str>) {
+        self.spills.get_or_create(&PoolLabels { pool: Arc::clone(pool) }).inc();
+    }
+
+    /// A decision used backends that are excluded.
+    pub fn failed_open(&self, pool: &Arc<str>) {
+        self.fail_open.get_or_create(&PoolLabels { pool: Arc::clone(pool) }).inc();
+    }
+
+    /// An engine restarted.
+    pub fn restarted(&self, labels: &BackendLabels) {
+        self.restarts.get_or_create(labels).inc();
+    }
+
+    /// A reload was applied, or refused.
+    pub fn reloaded(&self, applied: bool) {
+        let outcome = if applied { "applied" } else { "refused" };
+        self.reloads.get_or_create(&ReloadLabels { outcome }).inc();
+        self.reload_ok.set(i64::from(applied));
+    }
+
+    /// An access-log line was dropped.
+    pub fn access_log_dropped(&self) {
+        self.access_log_dropped.inc();
+    }
+
+    /// Drops every series of a backend that was removed.
+    pub fn forget(&self, labels: &BackendLabels) {
+        for family in [
+            &self.attempts,
+            &self.prompt_tokens,
+            &self.predicted_cached,
+            &self.reported_prompt,
+            &self.reported_cached,
+            &self.reported_predicted,
+            &self.restarts,
+        ] {
+            family.remove(labels);
+        }
+        let (pool, backend) = (&labels.pool, &labels.backend);
+        for cause in RetryCause::ALL {
+            self.retries.remove(&RetryLabels { pool: Arc::clone(pool), backend: Arc::clone(backend), cause });
+        }
+        for status in 100..600 {
+            for reason in Reason::ALL {
+                let (pool, backend) = (Arc::clone(pool), Arc::clone(backend));
+                self.requests.remove(&RequestLabels { pool, backend, status, reason });
+            }
+        }
+    }
+}
+
+// === impl Reason, RetryCause ===
+
+impl Reason {
+    const ALL: [Self; 13] = [
+        Self::Served,
+        Self::ClientGone,
+        Self::Truncated,
+        Self::BadRequest,
+        Self::TooLarge,
+        Self::UnknownModel,
+        Self::NoBackend,
+        Self::NoRoom,
+        Self::BodyTimeout,
+        Self::UpstreamFailed,
+        Self::UpstreamTimeout,
+        Self::Local,
+        Self::Internal,
+    ];
+
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::ClientGone => "client_gone",
+            Self::Truncated => "truncated",
+            Self::BadRequest => "bad_request",
+            Self::TooLarge => "too_large",
+            Self::UnknownModel => "unknown_model",
+            Self::NoBackend => "no_backend",
+            Self::NoRoom => "no_room",
+            Self::BodyTimeout => "body_timeout",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::Local => "local",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl RetryCause {
+    const ALL: [Self; 4] = [Self::Connect, Self::StaleConnection, Self::Reset, Self::Status];
+
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::StaleConnection => "stale_connection",
+            Self::Reset => "reset",
+            Self::Status => "status",
+        }
+    }
+}
+
+impl EncodeLabelValue for Reason {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
+        encoder.write_str(self.as_str())
+    }
+}
+
+impl EncodeLabelValue for RetryCause {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
+        encoder.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels() -> BackendLabels {
+        BackendLabels { pool: "llama".into(), backend: "a:1".into() }
+    }
+
+    fn record(reason: Reason) -> RequestRecord {
+        RequestRecord {
+            labels: labels(),
+            status: 200,
+            reason,
+            ttft_seconds: Some(0.2),
+            duration_seconds: 1.0,
+            attempts: 1,
+        }
+    }
+
+    #[test]
+    fn a_request_is_counted_once_with_pool_backend_status_and_reason() {
+        let metrics = Metrics::new();
+        metrics.request_ended(&record(Reason::Served));
+        let text = metrics.render();
+        let series = r#"warmgate_requests_total{pool="llama",backend="a:1",status="200",reason="served"} 1"#;
+        assert!(text.contains(series), "{text}");
+        assert!(text.contains(r#"warmgate_ttft_seconds_count{pool="llama"} 1"#), "{text}");
+    }
+
+    #[test]
+    fn a_removed_backend_leaves_no_series_behind() {
+        let metrics = Metrics::new();
+        for reason in Reason::ALL {
+            metrics.request_ended(&record(reason));
+        }
+        for cause in RetryCause::ALL {
+            metrics.retried(&labels(), cause);
+        }
+        metrics.restarted(&labels());
+        metrics.tokens(&labels(), TokenRecord { prompt: 9, predicted_cached: 3, actual: Some((9, 2)) });
+        assert!(metrics.render().contains("a:1"));
+        metrics.forget(&labels());
+        assert!(!metrics.render().contains("a:1"), "{}", metrics.render());
+    }
+
+    #[test]
+    fn a_refused_reload_shows_until_one_is_applied() {
+        let metrics = Metrics::new();
+        metrics.reloaded(false);
+        assert!(metrics.render().contains("warmgate_config_last_reload_successful 0"));
+        metrics.reloaded(true);
+        assert!(metrics.render().contains("warmgate_config_last_reload_successful 1"));
+    }
+}

@@ -1,1 +1,3 @@
-//! proxy
+//! The data path.
+
+pub mod body;

@@ -1,0 +1,346 @@
+//! Reads a whole request body before a backend is chosen, and puts it back for every attempt.
+//!
+//! Pingora forwards a body that was read early only while it fits its 64 KiB retry buffer; over that the request
+//! hangs (upstream issues 349, 575, 780). The way round it, by public interfaces alone: read the body ourselves, leave
+//! something *small and untruncated* in the retry buffer, and swap the real bytes in when Pingora replays that buffer
+//! (`request_body_filter` at end of stream). What is left behind depends on the framing:
+//! - HTTP/1 with a length: retry buffering starts only when at most 64 KiB are left to read;
+//! - HTTP/1 chunked: after the body, the session is re-armed with a one-byte stand-in request, which Pingora parses
+//!   from memory without touching the socket, and the original header is restored;
+//! - HTTP/2: the first frame goes through the buffered read, the rest past it.
+//!
+//! This is the one place that knows; it goes when Pingora can buffer early (its pull request 816).
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use pingora_core::protocols::http::server::Session as HttpSession;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Most bytes that Pingora's retry buffer holds without being truncated (its `BODY_BUF_LIMIT`).
+const RETRY_BUFFER_BYTES: usize = 64 * 1024;
+
+/// The unit in which buffered bytes are counted, so that the semaphore's 32-bit requests reach 4 TiB.
+const PERMIT_BYTES: usize = 1024;
+
+/// What a body reserves first. It doubles as bytes arrive: a stated length is only a claim, and a client that claims
+/// much and sends nothing must not keep others out.
+const FIRST_STEP_BYTES: usize = 64 * 1024;
+
+/// Unread bytes of a refused body that are read and dropped, so that the client sees the reply and not a reset.
+const DRAIN_BYTES: usize = 256 * 1024;
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+
+/// A request that Pingora can parse from memory and whose body is one byte.
+const STAND_IN: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n.";
+
+/// What a body may cost.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// Largest body accepted, bytes.
+    pub max_body_bytes: usize,
+    /// How long a request waits for room in the [`BodyBudget`].
+    pub buffer_wait: Duration,
+    /// Total time for the body to arrive.
+    pub body_timeout: Duration,
+}
+
+/// Bounds the bytes of all bodies held at the same time.
+#[derive(Debug, Clone)]
+pub struct BodyBudget {
+    room: Arc<Semaphore>,
+    permits: usize,
+}
+
+/// A body held whole. Dropping it gives its share of the budget back.
+#[derive(Debug)]
+pub struct Buffered {
+    bytes: Bytes,
+    _reserved: Reservation,
+}
+
+/// Why a body could not be held.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The body is larger than the limit.
+    #[error("the request body is larger than {limit} bytes")]
+    TooLarge {
+        /// The limit, bytes.
+        limit: usize,
+    },
+    /// No room in the budget for buffered bodies within the wait.
+    #[error("too many request bytes are held at the moment")]
+    NoRoom,
+    /// The body did not arrive in time.
+    #[error("the request body did not arrive within {0:?}")]
+    TimedOut(Duration),
+    /// The client's connection failed, or its framing was wrong.
+    #[error("the request body could not be read")]
+    Read(#[source] Box<pingora_core::Error>),
+}
+
+#[derive(Debug, Default)]
+struct Reservation {
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+// === impl BodyBudget ===
+
+impl BodyBudget {
+    /// A budget of `bytes`, rounded up to whole KiB.
+    pub fn new(bytes: usize) -> Self {
+        let permits = bytes.div_ceil(PERMIT_BYTES).min(Semaphore::MAX_PERMITS);
+        Self { room: Arc::new(Semaphore::new(permits)), permits }
+    }
+
+    /// Bytes reserved at present.
+    pub fn used_bytes(&self) -> usize {
+        self.permits.saturating_sub(self.room.available_permits()) * PERMIT_BYTES
+    }
+
+    /// Adds `bytes` to `held`, waiting up to `wait` for room.
+    async fn reserve(&self, held: &mut Reservation, bytes: usize, wait: Duration) -> Result<(), BodyError> {
+        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| BodyError::NoRoom)?;
+        if permits as usize > self.permits {
+            return Err(BodyError::NoRoom);
+        }
+        let more = match timeout(wait, Arc::clone(&self.room).acquire_many_owned(permits)).await {
+            Ok(Ok(more)) => more,
+            _ => return Err(BodyError::NoRoom),
+        };
+        match &mut held.permit {
+            Some(permit) => permit.merge(more),
+            empty => *empty = Some(more),
+        }
+        Ok(())
+    }
+}
+
+// === impl Buffered ===
+
+impl Buffered {
+    /// A share of the bytes; no copy.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether the request had no body.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+}
+
+// === reading ===
+
+/// Reads the body of `session` to its end and leaves the session in a state from which every attempt replays it.
+///
+/// # Errors
+/// See [`BodyError`]. After an error the body is not fully read: reply, then [`drain`].
+pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &BodyBudget) -> Result<Buffered, BodyError> {
+    let expected = content_length(session);
+    if expected.is_some_and(|length| length > limits.max_body_bytes as u64) {
+        return Err(BodyError::TooLarge { limit: limits.max_body_bytes });
+    }
+    let most = expected.and_then(|length| usize::try_from(length).ok());
+    let mut reader = Reader {
+        limits,
+        budget,
+        most_bytes: most.unwrap_or(limits.max_body_bytes),
+        reserved: Reservation::default(),
+        room: 0,
+        body: BytesMut::new(),
+    };
+    let reading = async {
+        continue_if_expected(session).await?;
+        match (session.is_http2(), most) {
+            (true, _) => reader.read_h2(session).await,
+            (false, Some(length)) => reader.read_h1_sized(session, length).await,
+            (false, None) => reader.read_h1_chunked(session).await,
+        }
+    };
+    match timeout(limits.body_timeout, reading).await {
+        Ok(done) => done?,
+        Err(_) => return Err(BodyError::TimedOut(limits.body_timeout)),
+    }
+    Ok(Buffered { bytes: reader.body.freeze(), _reserved: reader.reserved })
+}
+
+/// Reads and drops what is left of a refused body, within bounds: a connection closed with unread bytes is reset, and a
+/// reset can overtake the reply.
+pub async fn drain(session: &mut HttpSession) {
+    let draining = async {
+        let mut drained = 0;
+        while drained < DRAIN_BYTES {
+            match session.read_request_body().await {
+                Ok(Some(bytes)) => drained += bytes.len(),
+                _ => break,
+            }
+        }
+    };
+    // Either way the connection is closed next, so how the draining ended does not matter.
+    let _ = timeout(DRAIN_TIME, draining).await;
+}
+
+/// Whether the request says that it has a body.
+pub fn is_announced(session: &HttpSession) -> bool {
+    let headers = &session.req_header().headers;
+    headers.contains_key(TRANSFER_ENCODING) || content_length(session).is_some_and(|length| length > 0)
+}
+
+struct Reader<'a> {
+    limits: &'a BodyLimits,
+    budget: &'a BodyBudget,
+    /// The stated length, else the limit.
+    most_bytes: usize,
+    reserved: Reservation,
+    /// Bytes that `reserved` covers.
+    room: usize,
+    body: BytesMut,
+}
+
+impl Reader<'_> {
+    async fn make_room(&mut self, length: usize) -> Result<(), BodyError> {
+        let step = self.room.max(FIRST_STEP_BYTES).min(self.most_bytes.saturating_sub(self.room));
+        let more = step.max(length - self.room);
+        self.budget.reserve(&mut self.reserved, more, self.limits.buffer_wait).await?;
+        self.room += more;
+        self.body.reserve(self.room - self.body.len());
+        Ok(())
+    }
+
+    async fn push(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
+        let length = self.body.len() + bytes.len();
+        if length > self.limits.max_body_bytes {
+            return Err(BodyError::TooLarge { limit: self.limits.max_body_bytes });
+        }
+        if length > self.room {
+            self.make_room(length).await?;
+        }
+        self.body.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    async fn read_h1_sized(&mut self, session: &mut HttpSession, length: usize) -> Result<(), BodyError> {
+        loop {
+            // One read returns at most 64 KiB, so the buffer starts before the last read and is never truncated.
+            if length - self.body.len() <= RETRY_BUFFER_BYTES {
+                session.enable_retry_buffering();
+            }
+            let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? else { return Ok(()) };
+            self.push(&bytes).await?;
+        }
+    }
+
+    async fn read_h1_chunked(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
+        while let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? {
+            self.push(&bytes).await?;
+        }
+        if self.body.is_empty() {
+            return Ok(());
+        }
+        rearm(session).await.map_err(BodyError::Read)
+    }
+
+    async fn read_h2(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
+        session.enable_retry_buffering();
+        while self.body.is_empty() {
+            let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? else { return Ok(()) };
+            self.push(&bytes).await?;
+        }
+        while let Some(bytes) = next_unbuffered(session).await? {
+            self.push(&bytes).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads one DATA frame past the retry buffer.
+async fn next_unbuffered(session: &mut HttpSession) -> Result<Option<Bytes>, BodyError> {
+    let HttpSession::H2(session) = session else { return Ok(None) };
+    match poll_fn(|cx| session.poll_read_body_bytes(cx)).await {
+        None => Ok(None),
+        Some(Ok(bytes)) => Ok(Some(bytes)),
+        Some(Err(error)) => Err(BodyError::Read(pingora_core::Error::because(
+            pingora_core::ErrorType::ReadError,
+            "while reading an HTTP/2 request body",
+            error,
+        ))),
+    }
+}
+
+/// Gives a session whose chunked body was read a one-byte body instead.
+///
+/// Bytes that the client pipelined behind the chunked body went with its reader, so the connection ends after this
+/// request.
+async fn rearm(session: &mut HttpSession) -> pingora_core::Result<()> {
+    let header = session.req_header().clone();
+    session.enable_retry_buffering();
+    session.set_pipelined_prefix(BytesMut::from(STAND_IN));
+    session.read_request().await?;
+    session.read_request_body().await?;
+    *session.req_header_mut() = header;
+    session.set_keepalive(None);
+    Ok(())
+}
+
+async fn continue_if_expected(session: &mut HttpSession) -> Result<(), BodyError> {
+    let expects = session.get_header_bytes(EXPECT).eq_ignore_ascii_case(b"100-continue");
+    if expects && !session.is_http2() {
+        session.write_continue_response().await.map_err(BodyError::Read)?;
+    }
+    Ok(())
+}
+
+fn content_length(session: &HttpSession) -> Option<u64> {
+    let headers = &session.req_header().headers;
+    if headers.contains_key(TRANSFER_ENCODING) {
+        return None;
+    }
+    match headers.get(CONTENT_LENGTH) {
+        // A comma list of equal values passed Pingora's check; the first one is the length.
+        Some(value) => value.to_str().ok()?.split(',').next()?.trim().parse().ok(),
+        None if session.is_http2() => None,
+        None => Some(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reservation_waits_for_room_and_is_given_back_on_drop() {
+        let budget = BodyBudget::new(10 * PERMIT_BYTES);
+        let mut first = Reservation::default();
+        budget.reserve(&mut first, 8 * PERMIT_BYTES, Duration::ZERO).await.unwrap();
+        assert_eq!(budget.used_bytes(), 8 * PERMIT_BYTES);
+
+        let mut second = Reservation::default();
+        let refused = budget.reserve(&mut second, 4 * PERMIT_BYTES, Duration::from_secs(5)).await;
+        assert!(matches!(refused, Err(BodyError::NoRoom)), "8 of 10 KiB are taken, so 4 more do not fit");
+
+        drop(first);
+        budget.reserve(&mut second, 4 * PERMIT_BYTES, Duration::from_secs(5)).await.unwrap();
+        drop(second);
+        assert_eq!(budget.used_bytes(), 0, "every reservation was dropped");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_larger_than_the_whole_budget_is_refused_at_once() {
+        let budget = BodyBudget::new(PERMIT_BYTES);
+        let mut held = Reservation::default();
+        let started = tokio::time::Instant::now();
+        let refused = budget.reserve(&mut held, 2 * PERMIT_BYTES, Duration::from_secs(60)).await;
+        assert!(matches!(refused, Err(BodyError::NoRoom)));
+        assert_eq!(started.elapsed(), Duration::ZERO, "waiting cannot make it fit");
+    }
+}

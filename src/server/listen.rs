@@ -1,0 +1,122 @@
+//! Accepts connections and hands them to a Pingora application.
+//!
+//! The accept loop is ours, not Pingora's `Server`: an address with port 0 can be asked what it became, one runtime
+//! serves everything, listeners stop when the drain says so, and the process ends when its last request does, where
+//! `Server` sleeps for its whole grace period.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_core::apps::ServerApp;
+use pingora_core::listeners::tls::Acceptor;
+use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
+use pingora_core::protocols::l4::stream::Stream as L4Stream;
+use pingora_core::protocols::{GetSocketDigest, IO, SocketDigest};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// Pause after a failed accept: with no file descriptor left, accept fails again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound address and how connections to it are spoken to.
+pub struct Listener {
+    socket: TcpListener,
+    tls: Option<Arc<Acceptor>>,
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Binds `address`; `tls` makes it a TLS listener.
+    ///
+    /// # Errors
+    /// As `bind(2)`: the address is taken, not local, or not permitted.
+    pub async fn bind(address: SocketAddr, tls: Option<Arc<Acceptor>>) -> io::Result<Self> {
+        Ok(Self { socket: TcpListener::bind(address).await?, tls })
+    }
+
+    /// The address in use, with the port that was given for port 0.
+    ///
+    /// # Errors
+    /// As `getsockname(2)`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Accepts until `stop` becomes true, then closes the socket. Connections go on.
+    ///
+    /// `drain` is what the application is told, and becomes true earlier than `stop`.
+    pub async fn serve<A>(self, app: Arc<A>, drain: watch::Receiver<bool>, mut stop: watch::Receiver<bool>)
+    where
+        A: ServerApp + Send + Sync + 'static,
+    {
+        let mut is_failing = false;
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.socket.accept() => accepted,
+                _ = stop.wait_for(|stopped| *stopped) => return,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    is_failing = false;
+                    tokio::spawn(converse(stream, peer, self.tls.clone(), Arc::clone(&app), drain.clone()));
+                }
+                Err(error) => {
+                    if !is_failing {
+                        log::error!("accepting connections fails: {error}; trying on");
+                    }
+                    is_failing = true;
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn converse<A>(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Option<Arc<Acceptor>>,
+    app: Arc<A>,
+    drain: watch::Receiver<bool>,
+) where
+    A: ServerApp + Send + Sync + 'static,
+{
+    let stream = prepare(stream, peer);
+    let mut next: Option<Box<dyn IO>> = match tls {
+        None => Some(Box::new(stream)),
+        Some(acceptor) => match timeout(HANDSHAKE_TIME, acceptor.tls_handshake(stream)).await {
+            Ok(Ok(stream)) => Some(Box::new(stream)),
+            Ok(Err(error)) => {
+                log::debug!("TLS handshake with {peer} failed: {error}");
+                None
+            }
+            Err(_) => {
+                log::debug!("TLS handshake with {peer} took longer than {HANDSHAKE_TIME:?}");
+                None
+            }
+        },
+    };
+    while let Some(stream) = next {
+        next = app.process_new(stream, &drain).await;
+    }
+}
+
+fn prepare(stream: TcpStream, peer: SocketAddr) -> L4Stream {
+    if let Err(error) = stream.set_nodelay(true) {
+        log::debug!("TCP_NODELAY for {peer}: {error}");
+    }
+    let digest = SocketDigest::from_raw_fd(std::os::fd::AsRawFd::as_raw_fd(&stream));
+    // Known from accept, so it need not be asked for again.
+    let _ = digest.peer_addr.set(Some(PeerAddr::Inet(peer)));
+    let mut stream = L4Stream::from(stream);
+    stream.set_socket_digest(digest);
+    stream
+}

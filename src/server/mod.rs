@@ -1,0 +1,3 @@
+//! Composition root.
+
+pub mod listen;
