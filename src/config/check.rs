@@ -1,7 +1,7 @@
 //! What `warmgate check` says of a configuration that is right: its size, and what is worth a second look.
 
 use super::problem::counted;
-use super::{Config, Pool, Protocol};
+use super::{BackendUrl, Config, Host, Listener, Pool, Protocol};
 use std::path::Path;
 
 /// One line that `origin` is good, and a line for each of [`notes`].
@@ -37,22 +37,41 @@ pub fn notes(config: &Config) -> Vec<String> {
         let address = config.admin.address;
         notes.push(format!("admin.address: whoever reaches {address} can drain and reload: it asks for no password"));
     }
-    config.pools.iter().for_each(|pool| notes.extend(pool_notes(pool)));
+    config.pools.iter().for_each(|pool| notes.extend(pool_notes(pool, &config.listeners)));
     if config.pools.iter().all(|pool| !pool.models.is_empty()) {
-        notes.push("pools: a request for a model that no pool lists gets 404, as every pool lists its models".to_owned());
+        notes.push(
+            "pools: a request for a model that no pool lists gets 404, as every pool lists its models".to_owned(),
+        );
     }
     notes
 }
 
-fn pool_notes(pool: &Pool) -> Vec<String> {
+fn pool_notes(pool: &Pool, listeners: &[Listener]) -> Vec<String> {
     let mut notes = Vec::new();
     if pool.backends.is_empty() {
         notes.push(format!("pool {}: no backends: its requests get 503 until a reload adds one", pool.name));
     }
     if pool.health.timeout > pool.health.interval {
-        notes.push(format!("pool {}: health.timeout is longer than health.interval: slow probes delay others", pool.name));
+        notes.push(format!(
+            "pool {}: health.timeout is longer than health.interval, so probes may come late",
+            pool.name
+        ));
+    }
+    for backend in &pool.backends {
+        if listeners.iter().any(|listener| is_same_place(listener, &backend.url)) {
+            notes.push(format!("pool {}: {} is a listener of warmgate itself: a loop", pool.name, backend.url));
+        }
     }
     notes
+}
+
+fn is_same_place(listener: &Listener, url: &BackendUrl) -> bool {
+    let ip = listener.address.ip();
+    let same_host = match url.host {
+        Host::Ip(host) => host == ip || (ip.is_unspecified() && host.is_loopback()),
+        Host::Name(_) => url.host.is_loopback() && (ip.is_loopback() || ip.is_unspecified()),
+    };
+    same_host && url.port.get() == listener.address.port()
 }
 
 #[cfg(unix)]

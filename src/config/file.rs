@@ -4,7 +4,7 @@
 //! it give up, so that one mistake does not hide another. Where a value is wrong its default stands in: the
 //! configuration is dropped then, and only the problems leave this file.
 
-use super::problem::Problem;
+use super::problem::Found;
 use super::reader::{Key, Place, Reader, Section};
 use super::tree::Item;
 use super::values as kind;
@@ -32,7 +32,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// The configuration a file's tree says, or everything that is wrong with it.
-pub(super) fn read(tree: &Item) -> Result<Config, Vec<Problem>> {
+pub(super) fn read(tree: &Item) -> Result<Config, Found> {
     let mut reader = Reader::default();
     let config = reader.root(tree, root);
     let (problems, _) = reader.finish();
@@ -59,9 +59,11 @@ pub(super) fn keys_named(name: &str) -> Vec<&'static str> {
 
 fn root(file: &mut Section<'_, '_>) -> Config {
     let mut addresses = Vec::new();
-    let listeners = file.sections("listeners", (1, MAX_LISTENERS), |section| listener(section, &mut addresses));
-    let admin = file.section("admin", admin);
-    addresses.push((file.place_of("admin"), admin.address));
+    let listeners = file.sections("listeners", (1, MAX_LISTENERS), "- address: 127.0.0.1:8080", |section| {
+        listener(section, &mut addresses)
+    });
+    let (admin_place, admin) = file.section("admin", |section| (section.place_of("address"), admin(section)));
+    addresses.push((admin_place, admin.address));
     overlapping(file, &addresses);
     Config {
         listeners,
@@ -71,7 +73,7 @@ fn root(file: &mut Section<'_, '_>) -> Config {
         locality: file.section("locality", locality),
         retry: file.section("retry", retry),
         logging: file.section("logging", logging),
-        pools: file.sections("pools", (1, MAX_POOLS), pool),
+        pools: file.sections("pools", (1, MAX_POOLS), "- name: llama", pool),
     }
 }
 
@@ -282,7 +284,7 @@ fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
 
 fn backends(pool: &mut Section<'_, '_>) -> Vec<Backend> {
     let scope = pool.path().to_owned();
-    pool.sections("backends", (0, MAX_BACKENDS), |section| {
+    pool.sections("backends", (0, MAX_BACKENDS), "- url: http://10.0.0.7:8000", |section| {
         let url = section.required("url", kind::url());
         let name = section.optional("name", kind::word(256, "_.:[]-"));
         let url = url?;

@@ -1,9 +1,9 @@
 //! The configuration: one YAML file, checked as a whole before any of it is used.
 //!
-//! The file is taken apart in three steps, each in its own file: text to a tree that knows its lines (`tree`), the tree
-//! to values with every problem noted (`reader`, with the kinds of `values`), by the schema (`file`), the one place that
-//! names a key, its default and its range. What comes out is a [`Config`], in which every value is valid; or
-//! [`Problems`], all of them at once. `conf/example.yaml` shows every key at its default.
+//! The text becomes a tree that knows its lines (`tree`); the schema (`file`), the one place that names a key with its
+//! default and range, takes the tree apart (`reader`, by the kinds of `values`) and notes every problem on the way. What
+//! comes out is a [`Config`] in which every value is valid, or [`Problems`], all of them at once. `conf/example.yaml`
+//! shows every key at its default.
 //!
 //! Left to others: whether a certificate parses, whether an address can be bound, whether a backend answers.
 
@@ -57,7 +57,8 @@ pub struct Config {
 pub fn load(path: impl AsRef<Path>) -> Result<Config, Problems> {
     let path = path.as_ref();
     let origin = path.display().to_string();
-    let bytes = read_bounded(path).map_err(|error| Problems::whole_file(&origin, format!("cannot be read: {error}")))?;
+    let bytes =
+        read_bounded(path).map_err(|error| Problems::whole_file(&origin, format!("cannot be read: {error}")))?;
     let text = std::str::from_utf8(&bytes).map_err(|error| {
         let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
         Problems::whole_file(&origin, format!("not UTF-8 text from line {line} on"))
@@ -70,8 +71,8 @@ pub fn load(path: impl AsRef<Path>) -> Result<Config, Problems> {
 /// # Errors
 /// [`Problems`]: everything that is wrong with the text.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
-    let tree = tree::read(text).map_err(|problem| Problems::new(origin, vec![problem]))?;
-    file::read(&tree).map_err(|problems| Problems::new(origin, problems))
+    let tree = tree::read(text).map_err(|problem| Problems::one(origin, problem))?;
+    file::read(&tree).map_err(|found| Problems::new(origin, found))
 }
 
 /// The keys that differ between the two and cannot be changed in a running process; empty when `new` can be applied.

@@ -5,6 +5,8 @@ use std::fmt;
 
 /// Longest value quoted in a problem, in characters.
 const MAX_QUOTED: usize = 80;
+/// Most problems kept; whoever has more has another kind of file.
+const MAX_LISTED: usize = 500;
 
 /// Where something is written; both numbers start at 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +35,15 @@ pub struct Problem {
 pub struct Problems {
     origin: String,
     list: Vec<Problem>,
+    /// Problems beyond [`MAX_LISTED`], counted only.
+    unlisted: usize,
+}
+
+/// Problems as they are found, of which no more than [`MAX_LISTED`] are kept.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    list: Vec<Problem>,
+    unlisted: usize,
 }
 
 // === impl Problem ===
@@ -49,18 +60,37 @@ impl fmt::Display for Problem {
     }
 }
 
+// === impl Found ===
+
+impl Found {
+    /// Adds the problem that `make` makes, if there is room for it.
+    pub(super) fn add(&mut self, make: impl FnOnce() -> Problem) {
+        if self.list.len() < MAX_LISTED { self.list.push(make()) } else { self.unlisted += 1 }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+}
+
 // === impl Problems ===
 
 impl Problems {
-    pub(super) fn new(origin: &str, mut list: Vec<Problem>) -> Self {
+    pub(super) fn new(origin: &str, found: Found) -> Self {
+        let Found { mut list, unlisted } = found;
         debug_assert!(!list.is_empty(), "problems are only made of problems");
         list.sort_by_key(|problem| problem.position);
-        Self { origin: origin.to_owned(), list }
+        Self { origin: origin.to_owned(), list, unlisted }
+    }
+
+    /// The one problem of a file that says nothing readable.
+    pub(super) fn one(origin: &str, problem: Problem) -> Self {
+        Self { origin: origin.to_owned(), list: vec![problem], unlisted: 0 }
     }
 
     /// A problem with the file itself rather than with what it says.
     pub(super) fn whole_file(origin: &str, right: String) -> Self {
-        Self::new(origin, vec![Problem { position: None, path: String::new(), found: None, right }])
+        Self::one(origin, Problem { position: None, path: String::new(), found: None, right })
     }
 
     /// The name of the file they are in.
@@ -83,7 +113,8 @@ impl fmt::Display for Problems {
                 None => writeln!(f, "{}: {problem}", self.origin)?,
             }
         }
-        write!(f, "{}: {}", self.origin, counted(self.list.len(), "problem"))
+        write!(f, "{}: {}", self.origin, counted(self.list.len() + self.unlisted, "problem"))?;
+        if self.unlisted > 0 { write!(f, ", the first {} listed", self.list.len()) } else { Ok(()) }
     }
 }
 
@@ -115,13 +146,18 @@ pub(super) fn printable(text: &str) -> String {
 pub(super) fn masked(text: &str) -> Cow<'_, str> {
     let (scheme, rest) = text.split_at(text.find("://").map_or(0, |at| at + 3));
     // A password may hold any character, so everything up to the last `@` counts as one.
-    let (user, rest) = match rest.rsplit_once('@') {
-        Some((user, host)) if !scheme.is_empty() || user.contains(':') => ("***@", host),
-        _ => ("", rest),
+    let (user, host) = match rest.rsplit_once('@') {
+        Some((user, host)) if !scheme.is_empty() || user.contains(':') => (Some(user), host),
+        _ => (None, rest),
     };
-    if scheme.is_empty() {
-        return if user.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(format!("{user}{rest}")) };
-    }
-    let (front, query) = rest.split_once('?').map_or((rest, ""), |(front, _)| (front, "?***"));
-    Cow::Owned(format!("{scheme}{user}{front}{query}"))
+    let front = host.split('?').next().unwrap_or_default();
+    Cow::Owned(match user {
+        None if scheme.is_empty() => return Cow::Borrowed(text),
+        None if front == host => return Cow::Borrowed(text),
+        None => format!("{scheme}{front}?***"),
+        // The `@` may be the query's, and then even the host is.
+        Some(user) if user.contains('?') => format!("{scheme}***"),
+        Some(_) if front == host => format!("{scheme}***@{front}"),
+        Some(_) => format!("{scheme}***@{front}?***"),
+    })
 }

@@ -4,7 +4,7 @@
 //! section when its function returns is an unknown key. The same calls, made with nothing in the file, list the schema
 //! ([`Reader::listing`]), so that no second list of keys exists that could be forgotten.
 
-use super::problem::{Position, Problem, masked, printable};
+use super::problem::{Found, Position, Problem, masked, printable};
 use super::tree::{Entry, Item, Node};
 use super::values::{Kind, nearest};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub(super) struct Place {
 /// What has been learned of the file so far.
 #[derive(Default)]
 pub(super) struct Reader {
-    problems: Vec<Problem>,
+    problems: Found,
     /// Values that may be given once only: (scope, value) and who has it first.
     claims: HashMap<(String, String), Place>,
     /// Keys asked for; `None` unless the schema is being listed.
@@ -52,7 +52,7 @@ impl Reader {
     }
 
     /// What was found wrong, and the keys if they were being listed.
-    pub(super) fn finish(self) -> (Vec<Problem>, Vec<Key>) {
+    pub(super) fn finish(self) -> (Found, Vec<Key>) {
         (self.problems, self.listing.unwrap_or_default())
     }
 
@@ -64,7 +64,7 @@ impl Reader {
 
     fn problem(&mut self, place: &Place, found: Option<String>, right: impl Into<String>) {
         let Place { path, position } = place.clone();
-        self.problems.push(Problem { position: Some(position), path, found, right: right.into() });
+        self.problems.add(|| Problem { position: Some(position), path, found, right: right.into() });
     }
 
     /// What `read` makes of a file, or a section, that says nothing.
@@ -154,15 +154,16 @@ impl<'t> Section<'_, 't> {
         self.reader.map(place, item, read).flatten()
     }
 
-    /// The sections of the list `key`, which has to be there with `least` to `most` of them. One that cannot be read
-    /// is left out, its problems noted.
+    /// The sections of the list `key`, which has to be there with `least` to `most` of them, each like `example`. One
+    /// that cannot be read is left out, its problems noted.
     pub(super) fn sections<T>(
         &mut self,
         key: &'static str,
         (least, most): (usize, usize),
+        example: &str,
         mut read: impl FnMut(&mut Section<'_, '_>) -> Option<T>,
     ) -> Vec<T> {
-        let right = format!("a list of {least} to {most} sections, each starting with `- `");
+        let right = format!("a list of {least} to {most} lines like `{example}`");
         let Some(item) = self.take(key, &right) else {
             self.missing(key, &right);
             if self.reader.listing.is_some() {
@@ -174,11 +175,23 @@ impl<'t> Section<'_, 't> {
         };
         let place = self.place_of(key);
         let items = self.items(&place, item, (least, most), &right);
-        items.iter().filter_map(|(place, item)| self.reader.map(place.clone(), item, &mut read).flatten()).collect()
+        let mut section = |(place, item): (Place, &Item)| match &item.node {
+            Node::Map(entries) => self.reader.entries(place, entries, &mut read),
+            other => {
+                self.reader.problem(&place, Some(other.describe()), format!("expected `{example}`"));
+                None
+            }
+        };
+        items.into_iter().filter_map(&mut section).collect()
     }
 
     /// The values of the list `key` with their places; `None` where the file does not give the list.
-    pub(super) fn values<T: 'static>(&mut self, key: &'static str, most: usize, kind: Kind<T>) -> Option<Vec<(Place, T)>> {
+    pub(super) fn values<T: 'static>(
+        &mut self,
+        key: &'static str,
+        most: usize,
+        kind: Kind<T>,
+    ) -> Option<Vec<(Place, T)>> {
         let right = format!("a list of at most {most}, each {}", kind.right);
         let item = self.take(key, &right)?;
         let place = self.place_of(key);
@@ -214,11 +227,12 @@ impl<'t> Section<'_, 't> {
         self.reader.problem(place, found, right);
     }
 
-    /// Notes a problem with the value of `key`, or with its absence.
+    /// Notes a problem with the value of `key`, be it the file's or the default.
     pub(super) fn reject(&mut self, key: &str, right: impl Into<String>) {
         let place = self.place_of(key);
-        let found = self.entries.iter().find(|entry| is_named(entry, key)).map(|entry| entry.value.node.describe());
-        self.reader.problem(&place, found, right);
+        let given = self.entries.iter().find(|entry| is_named(entry, key));
+        let found = given.map_or_else(|| "its default".to_owned(), |entry| entry.value.node.describe());
+        self.reader.problem(&place, Some(found), right);
     }
 
     /// Where the value of `key` stands; the section's own position if the file does not give it.
@@ -274,20 +288,23 @@ impl<'t> Section<'_, 't> {
         items.iter().take(most).enumerate().map(|(at, item)| (place(at, item), item)).collect()
     }
 
+    /// Notes the keys that were not asked for and those given twice.
     fn close(self) {
         let Self { reader, place, entries, known } = self;
         for (at, entry) in entries.iter().enumerate() {
+            let position = Some(entry.key.position);
             let Node::Text(name) = &entry.key.node else {
-                let place = Place { path: place.path.clone(), position: entry.key.position };
-                reader.problem(&place, Some(entry.key.node.describe()), "expected a word as the key");
+                let path = place.path.clone();
+                let right = "expected a word as the key".to_owned();
+                reader.problems.add(|| Problem { position, path, found: Some(entry.key.node.describe()), right });
                 continue;
             };
-            let place = Place { path: joined(&place.path, &printable(name)), position: entry.key.position };
+            let path = || joined(&place.path, &printable(name));
             if !known.contains(&name.as_str()) {
-                reader.problem(&place, None, unknown(name, &known));
+                reader.problems.add(|| Problem { position, path: path(), found: None, right: unknown(name, &known) });
             } else if let Some(first) = entries[..at].iter().find(|entry| is_named(entry, name)) {
-                let line = first.key.position.line;
-                reader.problem(&place, None, format!("given twice, first on line {line}; keep one"));
+                let right = format!("given twice, first on line {}; keep one", first.key.position.line);
+                reader.problems.add(|| Problem { position, path: path(), found: None, right });
             }
         }
     }

@@ -8,9 +8,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// A value that the file gives by name.
-pub trait Choice: Copy + 'static {
+pub trait Choice: Copy + PartialEq + 'static {
     /// Every name with its value.
     const NAMES: &'static [(&'static str, Self)];
+
+    /// The name as the file spells it, for logs and metrics.
+    fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
+    }
 }
 
 /// An address where clients connect.

@@ -13,8 +13,11 @@ use std::time::Duration;
 pub(super) struct Kind<T> {
     /// Completes "expected ...".
     pub(super) right: String,
-    read: Box<dyn Fn(&Node) -> Result<T, String>>,
+    read: Box<Read<T>>,
 }
+
+/// Reads a value; the error says what is worth knowing besides the kind's words, and may be empty.
+type Read<T> = dyn Fn(&Node) -> Result<T, String>;
 
 // === impl Kind ===
 
@@ -28,6 +31,14 @@ impl<T: 'static> Kind<T> {
     fn text(right: impl Into<String>, read: impl Fn(&str) -> Result<T, String> + 'static) -> Self {
         Self::new(right, move |node| match node {
             Node::Text(text) => read(text),
+            _ => Err(String::new()),
+        })
+    }
+
+    /// A kind of text that people choose freely, so that it may look like a number: YAML would change its spelling.
+    fn free_text(right: impl Into<String>, accepts: impl Fn(&str) -> bool + 'static) -> Kind<String> {
+        Kind::new(right, move |node| match node {
+            Node::Text(text) if accepts(text) => Ok(text.clone()),
             Node::Whole(_) | Node::Real(_) | Node::Flag(_) => Err("not text unless in quotes".to_owned()),
             _ => Err(String::new()),
         })
@@ -89,11 +100,13 @@ pub(super) fn duration(least: Duration, most: Duration) -> Kind<Duration> {
         shown(most),
         shown(example)
     );
-    Kind::new(right, move |node| match node {
-        Node::Text(text) => parse_duration(text).filter(|duration| (least..=most).contains(duration)),
-        _ => None,
-    }
-    .ok_or_else(String::new))
+    Kind::new(right, move |node| {
+        match node {
+            Node::Text(text) => parse_duration(text).filter(|duration| (least..=most).contains(duration)),
+            _ => None,
+        }
+        .ok_or_else(String::new)
+    })
 }
 
 /// A size in bytes with its unit from `least` to `most`.
@@ -126,18 +139,14 @@ pub(super) fn choice<T: Choice>() -> Kind<T> {
 /// Text of 1 to `most` characters of which each is a letter, a digit or one of `others`.
 pub(super) fn word(most: usize, others: &'static str) -> Kind<String> {
     let right = format!("1 to {most} of the characters A-Z a-z 0-9 {others}");
-    Kind::text(right, move |text| {
-        let fits = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
-        let good = (1..=most).contains(&text.len()) && text.chars().all(fits);
-        if good { Ok(text.to_owned()) } else { Err(String::new()) }
-    })
+    let fits = move |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+    Kind::<String>::free_text(right, move |text| (1..=most).contains(&text.len()) && text.chars().all(fits))
 }
 
 /// A model's name as requests spell it.
 pub(super) fn model() -> Kind<String> {
-    Kind::text("a model name of 1 to 256 characters", |text| {
-        let good = (1..=256).contains(&text.chars().count()) && !text.chars().any(char::is_control);
-        if good { Ok(text.to_owned()) } else { Err(String::new()) }
+    Kind::<String>::free_text("a model name of 1 to 256 characters", |text| {
+        (1..=256).contains(&text.chars().count()) && !text.chars().any(char::is_control)
     })
 }
 
