@@ -1,0 +1,330 @@
+//! The schema: every key with its kind, range and default, and what has to hold between keys.
+//!
+//! A function per section asks its [`Section`] for each key once. In each, all keys are read before a missing one makes
+//! it give up, so that one mistake does not hide another. Where a value is wrong its default stands in: the
+//! configuration is dropped then, and only the problems leave this file.
+
+use super::problem::Found;
+use super::reader::{Key, Place, Reader, Section};
+use super::tree::Item;
+use super::values as kind;
+use super::{
+    AccessLog, Admin, Backend, Config, Ejection, Engine, Health, Limits, Listener, Locality, Logging, Metrics, Policy,
+    Pool, Protocol, Retry, Server, Timeouts, Tls,
+};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// Most listeners: what one process hands to its successor.
+const MAX_LISTENERS: usize = 32;
+/// Most pools, models of a pool and backends of a pool: bounds on labels of metrics and on the work of a decision.
+const MAX_POOLS: usize = 256;
+const MAX_MODELS: usize = 1024;
+const MAX_BACKENDS: usize = 1024;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+/// The configuration a file's tree says, or everything that is wrong with it.
+pub(super) fn read(tree: &Item) -> Result<Config, Found> {
+    let mut reader = Reader::default();
+    let config = reader.root(tree, root);
+    let (problems, _) = reader.finish();
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ => Err(problems),
+    }
+}
+
+/// Every key of the schema.
+pub(super) fn keys() -> &'static [Key] {
+    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+        let mut reader = Reader::listing();
+        reader.nothing(root);
+        reader.finish().1
+    });
+    &KEYS
+}
+
+/// The paths of the keys of this name.
+pub(super) fn keys_named(name: &str) -> Vec<&'static str> {
+    keys().iter().map(|key| key.path.as_str()).filter(|path| path.rsplit('.').next() == Some(name)).collect()
+}
+
+fn root(file: &mut Section<'_, '_>) -> Config {
+    let mut addresses = Vec::new();
+    let listeners = file.sections("listeners", (1, MAX_LISTENERS), "- address: 127.0.0.1:8080", |section| {
+        listener(section, &mut addresses)
+    });
+    let (admin_place, admin) = file.section("admin", |section| (section.place_of("address"), admin(section)));
+    addresses.push((admin_place, admin.address));
+    overlapping(file, &addresses);
+    Config {
+        listeners,
+        admin,
+        server: file.section("server", server),
+        limits: file.section("limits", limits),
+        locality: file.section("locality", locality),
+        retry: file.section("retry", retry),
+        logging: file.section("logging", logging),
+        pools: file.sections("pools", (1, MAX_POOLS), "- name: llama", pool),
+    }
+}
+
+fn listener(section: &mut Section<'_, '_>, addresses: &mut Vec<(Place, SocketAddr)>) -> Option<Listener> {
+    let address = section.required("address", kind::address());
+    let tls = section.optional_section("tls", |tls| {
+        let certificate = tls.required("certificate", kind::readable_file());
+        let key = tls.required("key", kind::readable_file());
+        Some(Tls { certificate: certificate?, key: key? })
+    });
+    let is_h2c = section.value("h2c", kind::flag(), false);
+    let address = address?;
+    addresses.push((section.place_of("address"), address));
+    let protocol = match (section.has("tls"), is_h2c) {
+        (true, true) => {
+            section.reject("h2c", "expected false beside `tls`, which offers HTTP/2 anyway; or a listener of its own");
+            return None;
+        }
+        (true, false) => Protocol::Tls(tls?),
+        (false, true) => Protocol::H2c,
+        (false, false) => Protocol::Http,
+    };
+    Some(Listener { address, protocol })
+}
+
+/// Two sockets cannot have one address, nor one port where either takes every interface.
+fn overlapping(file: &mut Section<'_, '_>, addresses: &[(Place, SocketAddr)]) {
+    for (at, (place, address)) in addresses.iter().enumerate() {
+        if let Some((first, _)) = addresses[..at].iter().find(|(_, first)| overlap(*first, *address)) {
+            let right = format!("overlaps {} on line {}; expected another port", first.path, first.position.line);
+            file.problem(place, Some(format!("`{address}`")), right);
+        }
+    }
+}
+
+fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
+    let takes = |left: SocketAddr, right: SocketAddr| {
+        // `[::]` takes IPv4 as well, as Linux has it by default.
+        left.ip().is_unspecified() && (left.is_ipv6() || right.is_ipv4())
+    };
+    let same_port = left.port() == right.port() && left.port() != 0;
+    same_port && (left.ip() == right.ip() || takes(left, right) || takes(right, left))
+}
+
+fn admin(section: &mut Section<'_, '_>) -> Admin {
+    let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
+    let address = section.value("address", kind::address(), local);
+    let allow_remote = section.value("allow_remote", kind::flag(), false);
+    if !address.ip().is_loopback() && !allow_remote {
+        section.reject("address", "reachable from other machines; expected 127.0.0.1:PORT, or `allow_remote: true`");
+    }
+    Admin { address, allow_remote }
+}
+
+fn server(section: &mut Section<'_, '_>) -> Server {
+    Server {
+        threads: section.value("threads", kind::whole(0, 1024).map(NonZeroU32::new), None),
+        keepalive_timeout: section.value("keepalive_timeout", kind::duration(secs(1), HOUR), MINUTE),
+        max_header_bytes: section.value("max_header_bytes", kind::size(4 * KIB, MIB), 64 * KIB),
+        drain_delay: section.value("drain_delay", kind::duration(Duration::ZERO, 5 * MINUTE), secs(5)),
+        drain_timeout: section.value("drain_timeout", kind::duration(Duration::ZERO, DAY), secs(300)),
+        response_headers: section.value("response_headers", kind::flag(), true),
+    }
+}
+
+fn limits(section: &mut Section<'_, '_>) -> Limits {
+    let limits = Limits {
+        max_body_bytes: section.value("max_body_bytes", kind::size(KIB, 4 * GIB), 64 * MIB),
+        max_buffered_bytes: section.value("max_buffered_bytes", kind::size(MIB, 1024 * GIB), GIB),
+        buffer_wait: section.value("buffer_wait", kind::duration(Duration::ZERO, MINUTE), secs(5)),
+        body_timeout: section.value("body_timeout", kind::duration(secs(1), HOUR), MINUTE),
+    };
+    if limits.max_buffered_bytes < limits.max_body_bytes {
+        section.reject("max_buffered_bytes", "expected at least max_body_bytes, or the largest body never fits");
+    }
+    limits
+}
+
+fn locality(section: &mut Section<'_, '_>) -> Locality {
+    Locality {
+        max_bytes: section.value("max_bytes", kind::size(MIB, 1024 * GIB), 512 * MIB),
+        bytes_per_token: section.value("bytes_per_token", kind::number(0.5, 32.0), 4.0),
+    }
+}
+
+fn retry(section: &mut Section<'_, '_>) -> Retry {
+    let statuses = match section.values("statuses", 3, kind::retried_status()) {
+        Some(given) => {
+            for (place, status) in &given {
+                section.claim(place, "retry.statuses", &status.to_string());
+            }
+            let mut statuses: Vec<u16> = given.into_iter().map(|(_, status)| status).collect();
+            statuses.sort_unstable();
+            statuses
+        }
+        None => vec![502, 503, 504],
+    };
+    Retry {
+        max_attempts: section.value("max_attempts", kind::count(10), at_least_one(3)),
+        budget: section.value("budget", kind::number(0.0, 1.0), 0.2),
+        statuses,
+    }
+}
+
+fn logging(section: &mut Section<'_, '_>) -> Logging {
+    Logging {
+        level: section.value("level", kind::choice(), log::LevelFilter::Info),
+        access_log: section.value("access_log", kind::access_log(), AccessLog::Stdout),
+    }
+}
+
+fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
+    let name = section.required("name", kind::word(64, "_.-"));
+    if let Some(name) = &name {
+        section.claim(&section.place_of("name"), "pool name", name);
+    }
+    let models = models(section);
+    let engine = section.value("engine", kind::choice(), Engine::Generic);
+    let pool = Pool {
+        models,
+        engine,
+        policy: section.value("policy", kind::choice(), Policy::Cost),
+        overload_factor: section.value("overload_factor", kind::number(1.0, 100.0), 2.0),
+        quadratic_cost: section.value("quadratic_cost", kind::number(0.0, 0.01), 0.0),
+        block_tokens: section.value("block_tokens", kind::count(8192), at_least_one(16)),
+        kv_tokens: section.value("kv_tokens", kind::count(1_000_000_000), at_least_one(400_000)),
+        health: section.section("health", |section| health(section, engine)),
+        metrics: section.section("metrics", |section| metrics(section, engine)),
+        ejection: section.section("ejection", ejection),
+        timeouts: section.section("timeouts", timeouts),
+        keepalive_idle: section.value("keepalive_idle", kind::duration(millis(100), HOUR), secs(4)),
+        backends: backends(section),
+        name: name.unwrap_or_default(),
+    };
+    if pool.kv_tokens < pool.block_tokens {
+        section.reject("kv_tokens", "expected at least block_tokens, or no block fits");
+    }
+    Some(pool)
+}
+
+fn models(section: &mut Section<'_, '_>) -> Vec<String> {
+    let given = section.values("models", MAX_MODELS, kind::model()).unwrap_or_default();
+    for (place, model) in &given {
+        section.claim(place, "model", model);
+    }
+    // An item that could not be read still shows that models were meant.
+    if section.is_empty_list("models") {
+        let place = section.place_of("models");
+        if let Some(first) = section.first_holder(&place, "pool without models", "") {
+            let first = first.path.trim_end_matches(".models").to_owned();
+            let right = format!("{first} takes every other model already; expected models, e.g. [llama-3-8b]");
+            section.reject("models", right);
+        }
+    }
+    given.into_iter().map(|(_, model)| model).collect()
+}
+
+fn health(section: &mut Section<'_, '_>, engine: Engine) -> Health {
+    let usual = match engine {
+        Engine::Sglang => "/ready",
+        Engine::Vllm | Engine::Generic => "/health",
+    };
+    Health {
+        path: section.value("path", kind::http_path_or_auto(), None).unwrap_or_else(|| usual.to_owned()),
+        interval: section.value("interval", kind::duration(millis(100), 5 * MINUTE), secs(2)),
+        timeout: section.value("timeout", kind::duration(millis(10), MINUTE), secs(2)),
+        rise: section.value("rise", kind::count(100), at_least_one(1)),
+        fall: section.value("fall", kind::count(100), at_least_one(3)),
+    }
+}
+
+fn metrics(section: &mut Section<'_, '_>, engine: Engine) -> Metrics {
+    let usual = engine != Engine::Generic;
+    let metrics = Metrics {
+        enabled: section.value("enabled", kind::flag_or_auto(), None).unwrap_or(usual),
+        path: section.value("path", kind::http_path(), "/metrics".to_owned()),
+        interval: section.value("interval", kind::duration(millis(100), 5 * MINUTE), secs(1)),
+        timeout: section.value("timeout", kind::duration(millis(10), MINUTE), secs(1)),
+        stale_after: section.value("stale_after", kind::duration(millis(100), HOUR), secs(10)),
+    };
+    if metrics.stale_after <= metrics.interval {
+        section.reject("stale_after", "expected longer than interval, or every value is stale before the next");
+    }
+    metrics
+}
+
+fn ejection(section: &mut Section<'_, '_>) -> Ejection {
+    let ejection = Ejection {
+        failures: section.value("failures", kind::count(1000), at_least_one(3)),
+        base: section.value("base", kind::duration(millis(100), HOUR), secs(5)),
+        max: section.value("max", kind::duration(millis(100), DAY), MINUTE),
+        stuck_after: section.value("stuck_after", kind::duration(secs(1), HOUR), MINUTE),
+    };
+    if ejection.max < ejection.base {
+        section.reject("max", "expected at least base");
+    }
+    ejection
+}
+
+fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
+    Timeouts {
+        connect: section.value("connect", kind::duration(millis(10), MINUTE), secs(2)),
+        first_byte: section.value("first_byte", kind::duration(millis(100), DAY), secs(600)),
+        idle: section.value("idle", kind::duration(millis(100), DAY), secs(300)),
+        write: section.value("write", kind::duration(millis(100), HOUR), secs(30)),
+    }
+}
+
+fn backends(pool: &mut Section<'_, '_>) -> Vec<Backend> {
+    let scope = pool.path().to_owned();
+    pool.sections("backends", (0, MAX_BACKENDS), "- url: http://10.0.0.7:8000", |section| {
+        let url = section.required("url", kind::url());
+        let name = section.optional("name", kind::word(256, "_.:[]-"));
+        let url = url?;
+        let is_first = section.claim(&section.place_of("url"), &format!("{scope} url"), &url.to_string());
+        // A repeated url without a name repeats the name as well, which is not worth a second problem.
+        let claims_name = is_first || name.is_some();
+        let name = name.unwrap_or_else(|| url.authority());
+        if claims_name {
+            section.claim(&section.place_of("name"), &format!("{scope} name"), &name);
+        }
+        Some(Backend { url, name })
+    })
+}
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A default count.
+const fn at_least_one(count: u32) -> NonZeroU32 {
+    NonZeroU32::new(count).expect("defaults are written above zero")
+}
+
+// === impl Default: a section that the file leaves out ===
+
+macro_rules! default_of_nothing {
+    ($($section:ident by $read:ident),+) => {
+        $(impl Default for $section {
+            fn default() -> Self {
+                Reader::default().nothing($read)
+            }
+        })+
+    };
+}
+
+default_of_nothing! {
+    Admin by admin, Server by server, Limits by limits, Locality by locality, Retry by retry, Logging by logging,
+    Ejection by ejection, Timeouts by timeouts
+}

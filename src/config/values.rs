@@ -1,0 +1,338 @@
+//! What a value of the file may be, each kind with the words that say so.
+//!
+//! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
+
+use super::tree::Node;
+use super::{AccessLog, Choice, url::BackendUrl};
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How to read a value, and what it has to be.
+pub(super) struct Kind<T> {
+    /// Completes "expected ...".
+    pub(super) right: String,
+    read: Box<Read<T>>,
+}
+
+/// Reads a value; the error says what is worth knowing besides the kind's words, and may be empty.
+type Read<T> = dyn Fn(&Node) -> Result<T, String>;
+
+// === impl Kind ===
+
+impl<T: 'static> Kind<T> {
+    /// A kind read by `read`; its error says what else is worth knowing, and may be empty.
+    fn new(right: impl Into<String>, read: impl Fn(&Node) -> Result<T, String> + 'static) -> Self {
+        Self { right: right.into(), read: Box::new(read) }
+    }
+
+    /// A kind of text.
+    fn text(right: impl Into<String>, read: impl Fn(&str) -> Result<T, String> + 'static) -> Self {
+        Self::new(right, move |node| match node {
+            Node::Text(text) => read(text),
+            _ => Err(String::new()),
+        })
+    }
+
+    /// A kind of text that people choose freely, so that it may look like a number: YAML would change its spelling.
+    fn free_text(right: impl Into<String>, accepts: impl Fn(&str) -> bool + 'static) -> Kind<String> {
+        Kind::new(right, move |node| match node {
+            Node::Text(text) if accepts(text) => Ok(text.clone()),
+            Node::Whole(_) | Node::Real(_) | Node::Flag(_) => Err("not text unless in quotes".to_owned()),
+            _ => Err(String::new()),
+        })
+    }
+
+    /// The same, made into something else.
+    pub(super) fn map<U: 'static>(self, into: impl Fn(T) -> U + 'static) -> Kind<U> {
+        Kind { right: self.right, read: Box::new(move |node| (self.read)(node).map(&into)) }
+    }
+
+    /// The value, or what is worth knowing besides `right`.
+    pub(super) fn read(&self, node: &Node) -> Result<T, String> {
+        (self.read)(node)
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn flag() -> Kind<bool> {
+    Kind::new("true or false", |node| match node {
+        Node::Flag(flag) => Ok(*flag),
+        _ => Err(String::new()),
+    })
+}
+
+/// A whole number from `least` to `most`.
+pub(super) fn whole(least: u32, most: u32) -> Kind<u32> {
+    Kind::new(format!("a whole number from {least} to {most}"), move |node| match node {
+        Node::Whole(number) => {
+            u32::try_from(*number).ok().filter(|number| (least..=most).contains(number)).ok_or_else(String::new)
+        }
+        _ => Err(String::new()),
+    })
+}
+
+/// A whole number from 1 to `most`.
+pub(super) fn count(most: u32) -> Kind<NonZeroU32> {
+    whole(1, most).map(|number| NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN))
+}
+
+/// A number from `least` to `most`, decimals allowed.
+pub(super) fn number(least: f64, most: f64) -> Kind<f64> {
+    Kind::new(format!("a number from {least} to {most}"), move |node| {
+        let number = match node {
+            // Whole numbers beyond 2^53 are out of every range anyway.
+            Node::Whole(number) => i32::try_from(*number).ok().map(f64::from),
+            Node::Real(number) => Some(*number),
+            _ => None,
+        };
+        number.filter(|number| (least..=most).contains(number)).ok_or_else(String::new)
+    })
+}
+
+/// A duration with its unit from `least` to `most`.
+pub(super) fn duration(least: Duration, most: Duration) -> Kind<Duration> {
+    let example = Duration::from_secs(1).clamp(least, most);
+    let right = format!(
+        "a duration with its unit (ms, s, m, h) from {} to {}, e.g. {}",
+        shown(least),
+        shown(most),
+        shown(example)
+    );
+    Kind::new(right, move |node| {
+        match node {
+            Node::Text(text) => parse_duration(text).filter(|duration| (least..=most).contains(duration)),
+            _ => None,
+        }
+        .ok_or_else(String::new)
+    })
+}
+
+/// A size in bytes with its unit from `least` to `most`.
+pub(super) fn size(least: u64, most: u64) -> Kind<u64> {
+    let right = format!(
+        "a size with its unit (KiB, MiB, GiB; a bare number is bytes) from {} to {}",
+        shown_size(least),
+        shown_size(most)
+    );
+    Kind::new(right, move |node| {
+        let bytes = match node {
+            Node::Whole(bytes) => u64::try_from(*bytes).ok(),
+            Node::Text(text) => parse_size(text)?,
+            _ => None,
+        };
+        bytes.filter(|bytes| (least..=most).contains(bytes)).ok_or_else(String::new)
+    })
+}
+
+/// One of the names of `T`.
+pub(super) fn choice<T: Choice>() -> Kind<T> {
+    let names: Vec<&'static str> = T::NAMES.iter().map(|(name, _)| *name).collect();
+    Kind::new(format!("one of {}", names.join(", ")), move |node| {
+        let Node::Text(text) = node else { return Err(String::new()) };
+        let named = T::NAMES.iter().find(|(name, _)| name == text);
+        named.map(|(_, value)| *value).ok_or_else(|| meant(text, &names))
+    })
+}
+
+/// Text of 1 to `most` characters of which each is a letter, a digit or one of `others`.
+pub(super) fn word(most: usize, others: &'static str) -> Kind<String> {
+    let right = format!("1 to {most} of the characters A-Z a-z 0-9 {others}");
+    let fits = move |c: char| c.is_ascii_alphanumeric() || others.contains(c);
+    Kind::<String>::free_text(right, move |text| (1..=most).contains(&text.len()) && text.chars().all(fits))
+}
+
+/// A model's name as requests spell it.
+pub(super) fn model() -> Kind<String> {
+    Kind::<String>::free_text("a model name of 1 to 256 characters", |text| {
+        (1..=256).contains(&text.chars().count()) && !text.chars().any(char::is_control)
+    })
+}
+
+/// The address of a listening socket.
+pub(super) fn address() -> Kind<SocketAddr> {
+    Kind::text("IP:PORT, e.g. 127.0.0.1:8080, or 0.0.0.0:8080 for every interface", |text| {
+        text.parse().map_err(|_| String::new())
+    })
+}
+
+/// The path of a URL on a backend.
+pub(super) fn http_path() -> Kind<String> {
+    Kind::text("a path starting with / and without spaces, e.g. /health", |text| {
+        let good = text.starts_with('/') && text.len() <= 1024 && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if good { Ok(text.to_owned()) } else { Err(String::new()) }
+    })
+}
+
+/// The same, or `auto` as `None`.
+pub(super) fn http_path_or_auto() -> Kind<Option<String>> {
+    let path = http_path();
+    Kind::new(format!("auto, or {}", path.right), move |node| match node {
+        Node::Text(text) if text == "auto" => Ok(None),
+        _ => path.read(node).map(Some),
+    })
+}
+
+/// A response status that may be retried.
+pub(super) fn retried_status() -> Kind<u16> {
+    Kind::new("one of 502, 503, 504", |node| match node {
+        Node::Whole(502) => Ok(502),
+        Node::Whole(503) => Ok(503),
+        Node::Whole(504) => Ok(504),
+        _ => Err(String::new()),
+    })
+}
+
+/// Where access-log lines go.
+pub(super) fn access_log() -> Kind<AccessLog> {
+    let path = file_path();
+    let words = ["stdout", "stderr", "off"];
+    Kind::new(format!("one of {}, or {}", words.join(", "), path.right), move |node| match node {
+        Node::Text(text) if text == "stdout" => Ok(AccessLog::Stdout),
+        Node::Text(text) if text == "stderr" => Ok(AccessLog::Stderr),
+        Node::Text(text) if text == "off" => Ok(AccessLog::Off),
+        Node::Text(text) if !text.contains('/') => Err(meant(text, &words)),
+        _ => path.read(node).map(AccessLog::File),
+    })
+}
+
+/// Whether to do something; `auto` is `None`.
+pub(super) fn flag_or_auto() -> Kind<Option<bool>> {
+    Kind::new("auto, true or false", |node| match node {
+        Node::Flag(flag) => Ok(Some(*flag)),
+        Node::Text(text) if text == "auto" => Ok(None),
+        _ => Err(String::new()),
+    })
+}
+
+/// The URL of a backend.
+pub(super) fn url() -> Kind<BackendUrl> {
+    Kind::text("http://HOST:PORT or https://HOST:PORT, e.g. http://10.0.0.7:8000", |text| {
+        text.parse::<BackendUrl>().map_err(|error| error.to_string())
+    })
+}
+
+/// The path of a file on this machine. Paths are absolute, as `warmgate check` and the service start in different
+/// directories.
+pub(super) fn file_path() -> Kind<PathBuf> {
+    Kind::text("an absolute path", |text| {
+        let good = text.starts_with('/') && text.len() <= 4096 && !text.contains('\0');
+        if good { Ok(PathBuf::from(text)) } else { Err(String::new()) }
+    })
+}
+
+/// The path of a file that can be read now.
+pub(super) fn readable_file() -> Kind<PathBuf> {
+    let path = file_path();
+    Kind::new("the absolute path of a file that can be read", move |node| {
+        let path = path.read(node)?;
+        readable(&path).map_err(|error| format!("cannot read it: {error}"))?;
+        Ok(path)
+    })
+}
+
+fn readable(path: &Path) -> std::io::Result<()> {
+    // Asked before opening, since opening a named pipe would wait for its other end.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    std::fs::File::open(path).map(|_| ())
+}
+
+const UNITS_OF_TIME: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+const UNITS_OF_SIZE: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+/// `250ms`, `5s`, `1m30s`: whole numbers with units that get smaller.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let (mut rest, mut millis, mut next_unit) = (text, 0_u64, 0);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit_length = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit = UNITS_OF_TIME.iter().position(|(unit, _)| *unit == &rest[..unit_length])?;
+        if unit < next_unit {
+            return None;
+        }
+        next_unit = unit + 1;
+        millis = millis.checked_add(number.checked_mul(UNITS_OF_TIME[unit].1)?)?;
+        rest = &rest[unit_length..];
+    }
+    (!text.is_empty()).then(|| Duration::from_millis(millis))
+}
+
+/// The duration as the file would spell it.
+pub(super) fn shown(duration: Duration) -> String {
+    let mut millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if millis == 0 {
+        return "0s".to_owned();
+    }
+    let mut text = String::new();
+    for (unit, worth) in UNITS_OF_TIME {
+        if millis >= worth {
+            text.push_str(&format!("{}{unit}", millis / worth));
+            millis %= worth;
+        }
+    }
+    text
+}
+
+/// `64MiB`, `512B`. An error where the unit is a decimal one, whose meaning people disagree on.
+fn parse_size(text: &str) -> Result<Option<u64>, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = (&text[..digits], text[digits..].trim_start());
+    if let Some((binary, _)) = UNITS_OF_SIZE.iter().find(|(binary, _)| is_decimal_spelling(unit, binary)) {
+        return Err(format!("did you mean `{number}{binary}`?"));
+    }
+    let Some((_, worth)) = UNITS_OF_SIZE.iter().find(|(name, _)| *name == unit) else { return Ok(None) };
+    Ok(number.parse::<u64>().ok().and_then(|number| number.checked_mul(*worth)))
+}
+
+fn is_decimal_spelling(unit: &str, binary: &str) -> bool {
+    let first = &binary[..1];
+    unit != binary
+        && binary.len() == 3
+        && [first, &format!("{first}B"), binary].iter().any(|spelling| spelling.eq_ignore_ascii_case(unit))
+}
+
+fn shown_size(bytes: u64) -> String {
+    let fits = UNITS_OF_SIZE.iter().find(|(_, worth)| bytes >= *worth && bytes.is_multiple_of(*worth));
+    fits.map_or_else(|| bytes.to_string(), |(unit, worth)| format!("{}{unit}", bytes / worth))
+}
+
+/// The hint for a word that is none of `names`; empty if it is like none.
+fn meant(word: &str, names: &[&'static str]) -> String {
+    nearest(word, names).map(|near| format!("did you mean `{near}`?")).unwrap_or_default()
+}
+
+/// The name most like `word`, if one is: spelled differently, or with about one letter in three wrong.
+pub(super) fn nearest(word: &str, names: &[&'static str]) -> Option<&'static str> {
+    let folded = |text: &str| -> Vec<char> {
+        text.chars().take(64).filter(|c| !matches!(c, '_' | '-' | ' ')).flat_map(char::to_lowercase).collect()
+    };
+    let word = folded(word);
+    let scored = names.iter().map(|name| (distance(&word, &folded(name)), *name));
+    let (distance, name) = scored.min_by_key(|(distance, _)| *distance)?;
+    (distance <= word.len().max(3) / 3 && distance < word.len()).then_some(name)
+}
+
+/// Letters to add, drop, change or swap with the next to make `left` into `right` (optimal string alignment).
+fn distance(left: &[char], right: &[char]) -> usize {
+    let mut rows = vec![vec![0; right.len() + 1]; left.len() + 1];
+    for i in 0..=left.len() {
+        for j in 0..=right.len() {
+            if i == 0 || j == 0 {
+                rows[i][j] = i + j;
+                continue;
+            }
+            let changed = usize::from(left[i - 1] != right[j - 1]);
+            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + changed);
+            if i > 1 && j > 1 && left[i - 1] == right[j - 2] && left[i - 2] == right[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[left.len()][right.len()]
+}
