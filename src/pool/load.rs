@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::number_within;
 use super::rate::{RateLearner, RateSums};
 use crate::time::Moment;
 
@@ -356,7 +357,7 @@ impl State {
 
 /// Not a number counts as no work.
 fn to_milliwork(work: f64) -> u64 {
-    (work.max(0.0).min(MAX_WORK) * 1_000.0).round() as u64
+    (number_within(0.0, MAX_WORK, work) * 1_000.0).round() as u64
 }
 
 fn from_milliwork(milliwork: u64) -> f64 {

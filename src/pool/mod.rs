@@ -128,6 +128,11 @@ impl Pool {
     }
 }
 
+/// `value` within `low..=high`; `low` if it is not a number.
+pub(crate) fn number_within(low: f64, high: f64, value: f64) -> f64 {
+    if value.is_nan() { low } else { value.clamp(low, high) }
+}
+
 /// FNV-1a. Names come from the configuration, so nobody can choose them to collide.
 fn stable_hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

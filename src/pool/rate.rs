@@ -10,6 +10,7 @@
 //! An engine that prefills requests side by side, or a shorter one first, moves time from one sample to the next, and
 //! the sums stay right.
 
+use super::number_within;
 use crate::time::Moment;
 
 /// Assumed before anything is learned, in work units a second...
@@ -178,8 +179,7 @@ impl RateLearner {
 
 /// `work / seconds`, finite and within [`RATE_RANGE`] whatever they are.
 fn bounded_rate(work: f64, seconds: f64) -> f64 {
-    let rate = work / seconds.max(f64::MIN_POSITIVE);
-    rate.max(RATE_RANGE.0).min(RATE_RANGE.1)
+    number_within(RATE_RANGE.0, RATE_RANGE.1, work / seconds.max(f64::MIN_POSITIVE))
 }
 
 #[cfg(test)]

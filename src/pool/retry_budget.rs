@@ -7,6 +7,7 @@
 
 use parking_lot::Mutex;
 
+use super::number_within;
 use crate::time::Moment;
 
 /// The time constant with which unspent retries fade, in seconds.
@@ -87,7 +88,7 @@ impl State {
 
 /// Settings are checked elsewhere; what is not a usable number here is no allowance.
 fn sane(value: f64) -> f64 {
-    value.max(0.0).min(1e6)
+    number_within(0.0, 1e6, value)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 use smallvec::SmallVec;
 
 use super::{Candidate, INLINE, Query};
-use crate::pool::{CostModel, MAX_WORK};
+use crate::pool::{CostModel, MAX_WORK, number_within};
 
 /// Stands for every larger quantity of work.
 const LARGE: f64 = 1e15;
@@ -97,7 +97,7 @@ impl CostTerms {
     }
 
     pub(super) fn of(model: &CostModel, query: &Query, candidate: &Candidate, mean_decoding: f64) -> Self {
-        let rate = candidate.rate.max(1.0).min(LARGE);
+        let rate = number_within(1.0, LARGE, candidate.rate);
         let uncached = uncached_tokens(query.prompt_tokens, candidate.matched_tokens);
         let queued = bounded(candidate.load.queued_work(rate)) + bounded(candidate.others_pending_work);
         let (queue, prefill) = (queued / rate, work(uncached, query.prompt_tokens, model) / rate);
@@ -134,7 +134,7 @@ fn memory_wait(model: &CostModel, query: &Query, candidate: &Candidate) -> f64 {
     let (Some(capacity), Some(polled)) = (engine.capacity_tokens, engine.polled) else { return 0.0 };
     let Some(usage) = polled.kv_usage else { return 0.0 };
     let capacity = capacity.get() as f64;
-    let used = capacity * usage.max(0.0).min(1.0);
+    let used = capacity * number_within(0.0, 1.0, usage);
     let needed = f64::from(query.prompt_tokens) * (1.0 + f64::from(polled.waiting));
     let missing = (needed - (capacity - used)).max(0.0);
     bounded(model.residence_seconds) * (missing / used.max(1.0)).min(MAX_TURNOVERS)
@@ -152,5 +152,5 @@ fn slot_wait(model: &CostModel, candidate: &Candidate) -> f64 {
 
 /// `value` within 0..=[`LARGE`]; 0 if it is not a number.
 fn bounded(value: f64) -> f64 {
-    value.max(0.0).min(LARGE)
+    number_within(0.0, LARGE, value)
 }

@@ -85,11 +85,11 @@ fn model() -> impl Strategy<Value = CostModel> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn any_numbers_give_a_candidate_and_finite_costs(
-        model in model(), factor in extreme(), mut candidates in prop::collection::vec(candidate(), 1..80),
+        model in model(), factor in extreme(), mut candidates in prop::collection::vec(candidate(), 1..16),
         prompt_tokens in count(), turn in any::<u64>(), session_key in any::<Option<u64>>(), prefix_key in any::<Option<u64>>(),
     ) {
         for (position, candidate) in candidates.iter_mut().enumerate() {
@@ -120,5 +120,14 @@ fn without_candidates_nothing_is_chosen() {
             let query = Query { session_key: key, prefix_key: key, ..query(10) };
             assert_eq!(choose(&policy(kind), &query, &[], &mut rng), None, "{}", kind.name());
         }
+    }
+}
+
+#[test]
+fn more_candidates_than_fit_inline_are_candidates_all_the_same() {
+    let fleet: Vec<_> = (0..3 * INLINE).map(idle).collect();
+    for kind in [PolicyKind::Cost, PolicyKind::LeastRequest, PolicyKind::RoundRobin] {
+        let chosen = spread(&policy(kind), &fleet, 0..3 * INLINE as u64 * 4);
+        assert!(chosen.iter().all(|&count| (2..=6).contains(&count)), "{}: {chosen:?}", kind.name());
     }
 }

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, EjectionSettings, FailureKind, Health, Origin, Polled, Pool, PoolSnapshot,
-    RetrySettings, Tenant, Transition,
+    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, Polled, Pool,
+    PoolSnapshot, RetrySettings, Tenant, Transition,
 };
 use crate::time::Moment;
 
@@ -56,7 +56,7 @@ fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
         match letter.to_ascii_lowercase() {
             'e' => {
                 eject(&pool, index);
-                pool.backends[index].backend.ejection().try_probe(at(5)).map(std::mem::forget);
+                std::mem::forget(pool.backends[index].backend.ejection().try_probe(at(5)));
             }
             'p' => eject(&pool, index),
             'd' => pool.backends[index].is_draining = true,
@@ -128,6 +128,13 @@ fn candidates_carry_what_was_matched_and_fresh_polls_only() {
     let costs = score(&pool.policy.cost, &query(100), &filtered.candidates);
     assert!(costs[0].memory > 0.0);
     assert_eq!((costs[1].memory, costs[1].slots), (0.0, 0.0));
+}
+
+#[test]
+fn up_to_64_candidates_need_no_allocation() {
+    let filtered = candidates(&pool(&[Health::Healthy; INLINE]), &[], &[], at(1));
+    assert_eq!(filtered.candidates.len(), INLINE);
+    assert!(!filtered.candidates.spilled() && !score(&CostModel::default(), &query(9), &filtered.candidates).spilled());
 }
 
 #[test]
