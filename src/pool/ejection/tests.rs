@@ -108,8 +108,15 @@ fn a_permit_of_another_backend_or_an_earlier_state_is_void() {
 
     let stale = one.try_probe(at(6));
     one.note_silence(Duration::from_secs(90), &SETTINGS, at(96)).expect("the probe hangs");
-    assert_eq!(one.record_success(stale, at(97)), None);
     assert!(matches!(one.admission(at(97)), Admission::Closed { until: Some(_) }));
+    let fresh = one.try_probe(at(106));
+    assert_eq!(one.record_success(stale, at(107)), None, "the hung probe's late answer is no verdict on the fresh one");
+    assert_eq!(
+        one.admission(at(107)),
+        Admission::Closed { until: None },
+        "nor does its permit's end end the fresh one"
+    );
+    assert_eq!(one.record_success(fresh, at(108)), Some(Transition::Readmitted));
 }
 
 #[test]
