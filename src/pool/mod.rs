@@ -140,6 +140,8 @@ fn stable_hash(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -147,6 +149,23 @@ mod tests {
         let pool = Pool::new("llama");
         let turns: Vec<u64> = (0..4).map(|_| pool.decide(|turn| turn)).collect();
         assert_eq!(turns, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn no_two_decisions_of_a_pool_run_at_once() {
+        let (pool, is_deciding) = (Pool::new("llama"), AtomicBool::new(false));
+        let decide = || {
+            pool.decide(|_| {
+                assert!(!is_deciding.swap(true, Ordering::SeqCst), "another decision runs");
+                std::thread::yield_now();
+                is_deciding.store(false, Ordering::SeqCst);
+            });
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..200).for_each(|_| decide()));
+            }
+        });
     }
 
     #[test]
