@@ -1,4 +1,26 @@
 //! Backends and pools as the program knows them while it runs.
+//!
+//! What is here is pure: no sockets, no clock. A [`Backend`] is the identity and live state that every [`Snapshot`]
+//! shares, so an unchanged backend keeps its load, learned rate and ejection through a reload; everything that the
+//! control loop observes (health, address, engine values) is in the immutable snapshot instead.
+
+mod ejection;
+mod load;
+mod policy;
+mod rate;
+mod retry_budget;
+mod snapshot;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
+pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
+pub use policy::{CostModel, Policy, PolicyKind};
+pub use rate::{PoolRate, RateSums};
+pub use retry_budget::{RetryBudget, RetrySettings};
+pub use snapshot::{BackendSnapshot, EngineState, Health, Polled, PoolSnapshot, Snapshot};
 
 /// Where a backend's blocks stand in the locality index: a dense slot, and the generation of the engine process that
 /// holds them. A restarted engine gets a new generation, and entries of the old one mean nothing from then on.
@@ -8,4 +30,148 @@ pub struct Tenant {
     pub slot: u32,
     /// Unique over the process; never reused.
     pub generation: u32,
+}
+
+/// Where a backend is reached, as plain data.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// Whether the scheme is https.
+    pub is_tls: bool,
+    /// Host name or IP address, without brackets; also the TLS server name.
+    pub host: Arc<str>,
+    /// TCP port.
+    pub port: u16,
+}
+
+/// One backend's identity and live state, shared by all snapshots that contain it.
+#[derive(Debug)]
+pub struct Backend {
+    name: Arc<str>,
+    origin: Origin,
+    identity: u64,
+    load: Arc<Load>,
+    ejection: Arc<Ejection>,
+}
+
+/// One pool's identity and live state, shared by all snapshots that contain it.
+#[derive(Debug)]
+pub struct Pool {
+    name: Arc<str>,
+    retry_budget: RetryBudget,
+    /// The number of the next decision. Its lock also makes decisions of the pool follow one another.
+    turn: Mutex<u64>,
+}
+
+// === impl Backend ===
+
+impl Backend {
+    /// A backend with nothing in flight, not ejected. `name` is its label in logs and metrics, unique in the process.
+    pub fn new(name: impl Into<Arc<str>>, origin: Origin) -> Self {
+        let name = name.into();
+        Self { identity: stable_hash(&name), name, origin, load: Arc::default(), ejection: Arc::default() }
+    }
+
+    /// The label.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Where it is reached.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// A hash of the name: equal in every process and after every reload, so that hashing policies agree on it.
+    pub fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// What is in flight there.
+    pub fn load(&self) -> &Arc<Load> {
+        &self.load
+    }
+
+    /// Whether real requests failed there.
+    pub fn ejection(&self) -> &Arc<Ejection> {
+        &self.ejection
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// A pool that has taken no decision yet. `name` is its label in logs and metrics.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self { name: name.into(), retry_budget: RetryBudget::default(), turn: Mutex::new(0) }
+    }
+
+    /// The label.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// What may be spent on retries.
+    pub fn retry_budget(&self) -> &RetryBudget {
+        &self.retry_budget
+    }
+
+    /// Runs `decision` with its turn number while no other decision of this pool runs.
+    ///
+    /// A decision must be accounted for before the next one reads the load; otherwise requests that arrive together
+    /// all see the same idle backend. So `decision` chooses and dispatches, which takes about a microsecond, and does
+    /// nothing that waits.
+    pub fn decide<R>(&self, decision: impl FnOnce(u64) -> R) -> R {
+        let mut turn = self.turn.lock();
+        let this_turn = *turn;
+        *turn = turn.wrapping_add(1);
+        decision(this_turn)
+    }
+}
+
+/// `value` within `low..=high`; `low` if it is not a number.
+pub(crate) fn number_within(low: f64, high: f64, value: f64) -> f64 {
+    if value.is_nan() { low } else { value.clamp(low, high) }
+}
+
+/// FNV-1a. Names come from the configuration, so nobody can choose them to collide.
+fn stable_hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn decisions_of_a_pool_have_consecutive_turns() {
+        let pool = Pool::new("llama");
+        let turns: Vec<u64> = (0..4).map(|_| pool.decide(|turn| turn)).collect();
+        assert_eq!(turns, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn no_two_decisions_of_a_pool_run_at_once() {
+        let (pool, is_deciding) = (Pool::new("llama"), AtomicBool::new(false));
+        let decide = || {
+            pool.decide(|_| {
+                assert!(!is_deciding.swap(true, Ordering::SeqCst), "another decision runs");
+                std::thread::yield_now();
+                is_deciding.store(false, Ordering::SeqCst);
+            });
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..200).for_each(|_| decide()));
+            }
+        });
+    }
+
+    #[test]
+    fn the_identity_of_a_backend_depends_on_its_name_alone() {
+        let origin = |port| Origin { is_tls: false, host: "10.0.0.1".into(), port };
+        assert_eq!(Backend::new("a", origin(1)).identity(), Backend::new("a", origin(2)).identity());
+        assert_ne!(Backend::new("a", origin(1)).identity(), Backend::new("b", origin(1)).identity());
+    }
 }

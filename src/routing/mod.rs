@@ -1,1 +1,102 @@
-//! routing
+//! The choice of a backend: locality first, then load.
+//!
+//! [`candidates`] filters a pool's backends and reads their load, [`choose`] picks one, [`dispatch`] does both and
+//! accounts for the choice before the next decision of the pool is taken. [`choose`] is one pure function for every
+//! endpoint and policy, and for the simulator: what it decides depends on its arguments alone. It allocates nothing for
+//! up to [`INLINE`] candidates.
+
+mod cost;
+mod dispatch;
+mod filter;
+mod pick;
+
+pub use cost::{CostTerms, Costs, score, work};
+pub use dispatch::{Dispatched, NoBackend, dispatch};
+pub use filter::{Exclusion, Filtered, Pass, candidates};
+
+use crate::pool::{EngineState, LoadView, Policy, PolicyKind};
+
+/// Candidates up to this number are held without allocation.
+pub const INLINE: usize = 64;
+
+/// What a decision needs to know of the request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Query {
+    /// Tokens of its prompt; 0 for a request without one, which then goes by load.
+    pub prompt_tokens: u32,
+    /// The number of the decision, for ties and `round_robin`.
+    pub turn: u64,
+    /// Hash of the session key, if the request has one.
+    pub session_key: Option<u64>,
+    /// Hash of the prompt's first blocks, for the policies that hash.
+    pub prefix_key: Option<u64>,
+}
+
+/// What a decision needs to know of a backend.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// Its index in the pool's snapshot.
+    pub index: usize,
+    /// [`crate::pool::Backend::identity`].
+    pub identity: u64,
+    /// Leading tokens of the prompt that it holds.
+    pub matched_tokens: u32,
+    /// What this process has in flight there.
+    pub load: LoadView,
+    /// Its prefill rate, in work units a second ([`crate::pool::PoolRate::for_backend`]).
+    pub rate: f64,
+    /// Pending prefill there that other routers report, in work units.
+    pub others_pending_work: f64,
+    /// Decoding requests there that other routers report.
+    pub others_decoding: u32,
+    /// What its engine reports, without a reading that is stale.
+    pub engine: EngineState,
+}
+
+/// The chosen backend, and what led to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Decision {
+    /// Its index in the pool's snapshot.
+    pub index: usize,
+    /// Leading tokens of the prompt that it holds.
+    pub matched_tokens: u32,
+    /// Tokens it has to prefill.
+    pub uncached_tokens: u32,
+    /// That prefill in work units: what to account for at [`crate::pool::Load::dispatch`].
+    pub work: f64,
+    /// The terms of its cost; [`score`] gives everyone's.
+    pub cost: CostTerms,
+    /// Whether another candidate holds more of the prompt.
+    pub is_spill: bool,
+}
+
+/// Chooses one of `candidates` for `query`; none if there are none.
+pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mut fastrand::Rng) -> Option<Decision> {
+    let chosen = match policy.kind {
+        PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates),
+        PolicyKind::LocalityFirst { overload_factor } => pick::warmest(overload_factor, query, candidates),
+        PolicyKind::PrefixAffinity => pick::by_hash(query.prefix_key, query, candidates),
+        PolicyKind::ConsistentHash { overload_factor } => {
+            pick::by_bounded_hash(query.session_key.or(query.prefix_key), overload_factor, query, candidates)
+        }
+        PolicyKind::LeastRequest => pick::least_in_flight(query, candidates),
+        PolicyKind::PowerOfTwo => pick::better_of_two(candidates, rng),
+        PolicyKind::RoundRobin => pick::in_turn(query, candidates),
+        PolicyKind::Random => pick::any(candidates, rng),
+    }?;
+    let most_matched = candidates.iter().map(|candidate| candidate.matched_tokens).max()?;
+    let uncached_tokens = cost::uncached_tokens(query.prompt_tokens, chosen.matched_tokens);
+    Some(Decision {
+        index: chosen.index,
+        matched_tokens: query.prompt_tokens - uncached_tokens,
+        uncached_tokens,
+        work: work(uncached_tokens, query.prompt_tokens, &policy.cost),
+        cost: CostTerms::of(&policy.cost, query, chosen, cost::mean_decoding(candidates)),
+        is_spill: chosen.matched_tokens < most_matched,
+    })
+}
+
+#[cfg(test)]
+mod closed_loop;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+//! The immutable view of all pools that a decision reads. The control loop builds one, publishes it, and builds the
+//! next; a request keeps the one it started with.
+//!
+//! What the data path changes (load, ejection, turns, retry budget) is not copied here but shared, behind `Arc`, by all
+//! snapshots with the same backend or pool.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Backend, EjectionSettings, Policy, Pool, PoolRate, RetrySettings, Tenant};
+use crate::time::Moment;
+
+/// All pools at one time.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    generation: u64,
+    pools: Vec<PoolSnapshot>,
+    by_model: HashMap<Arc<str>, usize>,
+    any_model: Option<usize>,
+}
+
+/// One pool at one time.
+#[derive(Debug, Clone)]
+pub struct PoolSnapshot {
+    /// What all snapshots of the pool share.
+    pub pool: Arc<Pool>,
+    /// The models it serves; empty for the pool that takes any other.
+    pub models: Vec<Arc<str>>,
+    /// How it chooses.
+    pub policy: Policy,
+    /// When it ejects.
+    pub ejection: EjectionSettings,
+    /// What it may retry.
+    pub retry: RetrySettings,
+    /// Its backends. Decisions name them by their index here.
+    pub backends: Vec<BackendSnapshot>,
+}
+
+/// One backend at one time.
+#[derive(Debug, Clone)]
+pub struct BackendSnapshot {
+    /// What all snapshots of the backend share.
+    pub backend: Arc<Backend>,
+    /// Where to connect; none while its name has not been resolved.
+    pub address: Option<SocketAddr>,
+    /// What the active probes say.
+    pub health: Health,
+    /// Whether it takes no new requests, by reload or by the operator.
+    pub is_draining: bool,
+    /// Where its blocks stand in the locality index.
+    pub tenant: Tenant,
+    /// What its engine reports.
+    pub engine: EngineState,
+}
+
+/// What active probes say of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// No good probe yet since it was added.
+    Starting,
+    /// `rise` good probes in a row.
+    Healthy,
+    /// `fall` bad probes in a row.
+    Unhealthy,
+}
+
+/// What an engine reports. All unknown by default: an engine without metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct EngineState {
+    /// Tokens in a KV block. This and the next two change with the engine's generation only, so they have no age.
+    pub block_tokens: Option<NonZeroU32>,
+    /// Tokens in all KV blocks.
+    pub capacity_tokens: Option<NonZeroU64>,
+    /// The most requests it runs at once.
+    pub max_running: Option<NonZeroU32>,
+    /// The last reading of what moves.
+    pub polled: Option<Polled>,
+}
+
+/// One reading of an engine's gauges.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Polled {
+    /// Requests in the batch.
+    pub running: u32,
+    /// Queue depth: requests that wait inside the engine.
+    pub waiting: u32,
+    /// Share of KV blocks in use, 0 to 1; none if the engine does not tell.
+    pub kv_usage: Option<f64>,
+    /// When it was read.
+    pub observed_at: Moment,
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    /// A snapshot of `pools`. Of two pools with the same model, or without models, the first is used; a checked
+    /// configuration has no such two.
+    pub fn new(generation: u64, pools: Vec<PoolSnapshot>) -> Self {
+        let mut by_model = HashMap::new();
+        for (index, pool) in pools.iter().enumerate() {
+            for model in &pool.models {
+                by_model.entry(Arc::clone(model)).or_insert(index);
+            }
+        }
+        let any_model = pools.iter().position(|pool| pool.models.is_empty());
+        Self { generation, pools, by_model, any_model }
+    }
+
+    /// Its number; later ones are larger.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// All pools, in the order of the configuration.
+    pub fn pools(&self) -> &[PoolSnapshot] {
+        &self.pools
+    }
+
+    /// The pool for a request's model: the one that names it, else the one that takes any. A request that names no
+    /// model goes to the latter as well, or to the only pool there is.
+    pub fn pool_for(&self, model: Option<&str>) -> Option<&PoolSnapshot> {
+        let only = if self.pools.len() == 1 { Some(0) } else { None };
+        let index = match model {
+            Some(model) => self.by_model.get(model).copied().or(self.any_model),
+            None => self.any_model.or(only),
+        };
+        self.pools.get(index?)
+    }
+}
+
+// === impl PoolSnapshot ===
+
+impl PoolSnapshot {
+    /// The prefill rate of its backends together.
+    pub fn rate(&self) -> PoolRate {
+        PoolRate::of(self.backends.iter().map(|backend| backend.backend.load().rate()))
+    }
+}
+
+// === impl EngineState ===
+
+impl EngineState {
+    /// The last reading, if it is no older than `limit`.
+    pub fn polled_within(&self, limit: Duration, now: Moment) -> Option<Polled> {
+        self.polled.filter(|polled| now.since(polled.observed_at) <= limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str, models: &[&str]) -> PoolSnapshot {
+        PoolSnapshot {
+            pool: Arc::new(Pool::new(name)),
+            models: models.iter().map(|&model| model.into()).collect(),
+            policy: Policy::default(),
+            ejection: EjectionSettings::default(),
+            retry: RetrySettings::default(),
+            backends: Vec::new(),
+        }
+    }
+
+    fn name_for(snapshot: &Snapshot, model: Option<&str>) -> Option<String> {
+        snapshot.pool_for(model).map(|pool| pool.pool.name().to_string())
+    }
+
+    #[test]
+    fn a_model_finds_its_pool_and_others_the_default() {
+        let snapshot = Snapshot::new(3, vec![pool("a", &["x", "y"]), pool("b", &[]), pool("c", &["z"])]);
+        for (model, expected) in
+            [(Some("x"), "a"), (Some("y"), "a"), (Some("z"), "c"), (Some("other"), "b"), (None, "b")]
+        {
+            assert_eq!(name_for(&snapshot, model).as_deref(), Some(expected), "model {model:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_default_an_unknown_model_finds_nothing() {
+        let two = Snapshot::new(1, vec![pool("a", &["x"]), pool("c", &["z"])]);
+        assert_eq!((name_for(&two, Some("other")), name_for(&two, None)), (None, None));
+        let one = Snapshot::new(1, vec![pool("a", &["x"])]);
+        assert_eq!(name_for(&one, Some("other")), None, "the only pool does not serve a model it does not name");
+        assert_eq!(name_for(&one, None).as_deref(), Some("a"), "a request without a model can only mean it");
+        assert_eq!(name_for(&Snapshot::default(), None), None);
+    }
+
+    #[test]
+    fn a_stale_reading_is_not_given_out() {
+        let at = |seconds| Moment::at(Duration::from_secs(seconds));
+        let polled = Polled { running: 1, waiting: 2, kv_usage: Some(0.5), observed_at: at(10) };
+        let engine = EngineState { polled: Some(polled), ..EngineState::default() };
+        assert_eq!(engine.polled_within(Duration::from_secs(5), at(15)), Some(polled));
+        assert_eq!(engine.polled_within(Duration::from_secs(5), at(16)), None);
+    }
+}

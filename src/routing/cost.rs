@@ -1,0 +1,156 @@
+//! The cost of sending a request to a candidate, in seconds: its own predicted TTFT, plus what it costs the others.
+//!
+//! ```text
+//! queue + prefill               q / rate, w / rate        this request's wait for its first token...
+//! slowdown                      (queue + prefill) * d/D   ...stretched by decoding neighbours
+//! price                         (3 + min(0.05 d, 4)) * w / rate   prefill put on the fleet: the locality term
+//! decode                        0.005 d                   decode interference
+//! memory, slots                 waits when the engine reports no room
+//! ```
+//!
+//! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `d` the requests decoding there
+//! and `D` their mean over the candidates, at least 1. Every term grows with load and shrinks with cached tokens, so a
+//! warmer backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms are finite for any
+//! input: what is no number counts as nothing, and what is too large as [`LARGE`].
+
+use smallvec::SmallVec;
+
+use super::{Candidate, INLINE, Query};
+use crate::pool::{CostModel, MAX_WORK, number_within};
+
+/// Stands for every larger quantity of work.
+const LARGE: f64 = 1e15;
+/// A wait for room is at most this many turnovers of the engine: longer ones cannot be told apart by one reading.
+const MAX_TURNOVERS: f64 = 10.0;
+
+/// The terms of one candidate's cost, each in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CostTerms {
+    /// Prefill ahead of this request.
+    pub queue: f64,
+    /// Its own prefill.
+    pub prefill: f64,
+    /// How much decoding neighbours stretch these two.
+    pub slowdown: f64,
+    /// Price of its prefill to the fleet.
+    pub price: f64,
+    /// Interference with decoding.
+    pub decode: f64,
+    /// Wait for KV blocks.
+    pub memory: f64,
+    /// Wait for a place in the batch.
+    pub slots: f64,
+}
+
+/// The costs of all candidates, in their order.
+pub type Costs = SmallVec<[CostTerms; INLINE]>;
+
+/// Prefill work of the last `uncached_tokens` of a prompt, in work units. A unit is one token without context; each
+/// token costs more by the context before it.
+pub fn work(uncached_tokens: u32, prompt_tokens: u32, model: &CostModel) -> f64 {
+    let (uncached, prompt) = (f64::from(uncached_tokens.min(prompt_tokens)), f64::from(prompt_tokens));
+    let context = 2.0 * (prompt - uncached) + uncached;
+    (uncached * (1.0 + bounded(model.work_per_context_token) * context)).min(MAX_WORK)
+}
+
+/// The costs of `candidates` for `query`, as the `cost` policy sees them.
+pub fn score(model: &CostModel, query: &Query, candidates: &[Candidate]) -> Costs {
+    let mean_decoding = mean_decoding(candidates);
+    candidates.iter().map(|candidate| CostTerms::of(model, query, candidate, mean_decoding)).collect()
+}
+
+/// Tokens to prefill. At least one of a prompt always is: the last token's output is what is wanted.
+pub(super) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
+    prompt_tokens - matched_tokens.min(prompt_tokens.saturating_sub(1))
+}
+
+/// Decoding requests per candidate; at least 1, so that the first one does not count for much.
+pub(super) fn mean_decoding(candidates: &[Candidate]) -> f64 {
+    let total: f64 = candidates.iter().map(Candidate::decoding).sum();
+    (total / candidates.len().max(1) as f64).max(1.0)
+}
+
+// === impl CostTerms ===
+
+impl CostTerms {
+    /// The whole cost, in seconds.
+    pub fn total(&self) -> f64 {
+        self.predicted_ttft() + self.price + self.decode
+    }
+
+    /// The part that this request itself waits, in seconds.
+    pub fn predicted_ttft(&self) -> f64 {
+        self.queue + self.prefill + self.slowdown + self.memory + self.slots
+    }
+
+    /// The terms with their names, for logs and explanations.
+    pub fn named(&self) -> [(&'static str, f64); 7] {
+        [
+            ("queue", self.queue),
+            ("prefill", self.prefill),
+            ("slowdown", self.slowdown),
+            ("price", self.price),
+            ("decode", self.decode),
+            ("memory", self.memory),
+            ("slots", self.slots),
+        ]
+    }
+
+    pub(super) fn of(model: &CostModel, query: &Query, candidate: &Candidate, mean_decoding: f64) -> Self {
+        let rate = number_within(1.0, LARGE, candidate.rate);
+        let uncached = uncached_tokens(query.prompt_tokens, candidate.matched_tokens);
+        let queued = bounded(candidate.load.queued_work(rate)) + bounded(candidate.others_pending_work);
+        let (queue, prefill) = (queued / rate, work(uncached, query.prompt_tokens, model) / rate);
+        let decoding = candidate.decoding();
+        let price = bounded(model.prefill_price)
+            + bounded(model.prefill_price_per_decoding * decoding).min(bounded(model.prefill_price_decoding_limit));
+        Self {
+            queue,
+            prefill,
+            slowdown: (queue + prefill) * (decoding / mean_decoding),
+            price: price * prefill,
+            decode: bounded(model.decode_seconds) * decoding,
+            memory: memory_wait(model, query, candidate),
+            slots: slot_wait(model, candidate),
+        }
+    }
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    /// Requests decoding there, of all routers.
+    fn decoding(&self) -> f64 {
+        f64::from(self.load.decoding) + f64::from(self.others_decoding)
+    }
+}
+
+/// Seconds until the engine has room for the prompt, by the last reading of its KV usage.
+///
+/// Blocks come free as requests end: all of those in use in about the time that a request stays. The requests that wait
+/// inside the engine need room first, and are assumed to be like this one.
+fn memory_wait(model: &CostModel, query: &Query, candidate: &Candidate) -> f64 {
+    let engine = &candidate.engine;
+    let (Some(capacity), Some(polled)) = (engine.capacity_tokens, engine.polled) else { return 0.0 };
+    let Some(usage) = polled.kv_usage else { return 0.0 };
+    let capacity = capacity.get() as f64;
+    let used = capacity * number_within(0.0, 1.0, usage);
+    let needed = f64::from(query.prompt_tokens) * (1.0 + f64::from(polled.waiting));
+    let missing = (needed - (capacity - used)).max(0.0);
+    bounded(model.residence_seconds) * (missing / used.max(1.0)).min(MAX_TURNOVERS)
+}
+
+/// Seconds until the engine has a place in its batch. Own requests count at once, those of others when polled.
+fn slot_wait(model: &CostModel, candidate: &Candidate) -> f64 {
+    let Some(max_running) = candidate.engine.max_running else { return 0.0 };
+    let polled = candidate.engine.polled.map_or(0.0, |polled| f64::from(polled.running) + f64::from(polled.waiting));
+    let occupied = f64::from(candidate.load.in_flight).max(polled);
+    let max_running = f64::from(max_running.get());
+    let missing = (occupied + 1.0 - max_running).max(0.0);
+    bounded(model.residence_seconds) * (missing / max_running).min(MAX_TURNOVERS)
+}
+
+/// `value` within 0..=[`LARGE`]; 0 if it is not a number.
+fn bounded(value: f64) -> f64 {
+    number_within(0.0, LARGE, value)
+}

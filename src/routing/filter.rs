@@ -1,0 +1,176 @@
+//! Which backends may be used for a request, and why the others may not.
+//!
+//! Health, ejection and draining keep a backend out independently. When they leave none, rules give way in an order,
+//! the first [`Pass`] that lets any backend through deciding:
+//!
+//! 1. usable and not tried before for this request;
+//! 2. usable and tried before: a second try at a living backend beats a first at one known to be out;
+//! 3. fail open, when every backend is out: unhealthy or ejected, not tried before. Probes and failures can be wrong about
+//!    all backends at once (a bad probe path, a network that just came back), and a reject would be certain;
+//! 4. the same, tried before.
+//!
+//! A draining backend is never used: somebody wants it empty. Nor is a starting one: it has never answered, it most
+//! likely still loads its model, and an honest 503 is better than a hanging request.
+
+use smallvec::SmallVec;
+
+use super::{Candidate, INLINE};
+use crate::pool::{Admission, BackendSnapshot, EngineState, Health, PoolSnapshot};
+use crate::time::Moment;
+
+/// Why a backend is not a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exclusion {
+    /// It takes no new requests.
+    Draining,
+    /// Its name has not been resolved.
+    NoAddress,
+    /// It has not had a good probe yet.
+    Starting,
+    /// Its probes fail.
+    Unhealthy,
+    /// Real requests failed there.
+    Ejected {
+        /// When one request may probe it; none while one does.
+        until: Option<Moment>,
+    },
+    /// This request was there already.
+    Tried,
+}
+
+/// Which rule let the candidates through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// Usable and not tried before.
+    Normal,
+    /// Usable, but all were tried before.
+    Again,
+    /// All are out; used nevertheless.
+    FailOpen,
+    /// All are out and were tried before; used nevertheless.
+    FailOpenAgain,
+    /// None may be used.
+    None,
+}
+
+/// The candidates of a decision, and the backends that are none.
+#[derive(Debug, Clone)]
+pub struct Filtered {
+    /// In the order of the pool.
+    pub candidates: SmallVec<[Candidate; INLINE]>,
+    /// Index in the pool's snapshot, and the reason.
+    pub excluded: SmallVec<[(usize, Exclusion); INLINE]>,
+    /// How the candidates got through.
+    pub pass: Pass,
+}
+
+/// What keeps one backend out.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    exclusion: Option<Exclusion>,
+    is_tried: bool,
+}
+
+/// Filters the backends of `pool` for a request that was at those of `tried` before, and reads the load of the rest.
+///
+/// `matched_tokens` holds the leading prompt tokens that each backend has, by index; what is missing counts as none. A
+/// backend whose ejection admits a probe is a candidate; who picks it must take the permit ([`super::dispatch`] does).
+pub fn candidates(pool: &PoolSnapshot, matched_tokens: &[u32], tried: &[usize], now: Moment) -> Filtered {
+    let standings: SmallVec<[Standing; INLINE]> = pool
+        .backends
+        .iter()
+        .enumerate()
+        .map(|(index, backend)| Standing { exclusion: exclusion(backend, now), is_tried: tried.contains(&index) })
+        .collect();
+    let passes = [Pass::Normal, Pass::Again, Pass::FailOpen, Pass::FailOpenAgain];
+    let lets_any = |pass: &Pass| standings.iter().any(|standing| standing.is_let_by(*pass));
+    let pass = passes.into_iter().find(lets_any).unwrap_or(Pass::None);
+
+    let pool_rate = pool.rate();
+    let mut filtered = Filtered { candidates: SmallVec::new(), excluded: SmallVec::new(), pass };
+    for (index, (backend, standing)) in pool.backends.iter().zip(&standings).enumerate() {
+        if !standing.is_let_by(pass) {
+            filtered.excluded.push((index, standing.exclusion.unwrap_or(Exclusion::Tried)));
+            continue;
+        }
+        let load = backend.backend.load().view(now);
+        filtered.candidates.push(Candidate {
+            index,
+            identity: backend.backend.identity(),
+            matched_tokens: matched_tokens.get(index).copied().unwrap_or(0),
+            rate: pool_rate.for_backend(load.rate),
+            load,
+            others_pending_work: 0.0,
+            others_decoding: 0,
+            engine: EngineState {
+                polled: backend.engine.polled_within(pool.policy.stale_after, now),
+                ..backend.engine
+            },
+        });
+    }
+    filtered
+}
+
+// === impl Exclusion ===
+
+impl Exclusion {
+    /// The name in logs and explanations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Draining => "draining",
+            Self::NoAddress => "no_address",
+            Self::Starting => "starting",
+            Self::Unhealthy => "unhealthy",
+            Self::Ejected { .. } => "ejected",
+            Self::Tried => "tried",
+        }
+    }
+
+    fn fails_open(self) -> bool {
+        matches!(self, Self::Unhealthy | Self::Ejected { .. })
+    }
+}
+
+// === impl Pass ===
+
+impl Pass {
+    /// Whether backends are used that are known to be out.
+    pub fn is_fail_open(self) -> bool {
+        matches!(self, Self::FailOpen | Self::FailOpenAgain)
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    fn is_let_by(self, pass: Pass) -> bool {
+        let is_usable = self.exclusion.is_none();
+        let fails_open = self.exclusion.is_some_and(Exclusion::fails_open);
+        match pass {
+            Pass::Normal => is_usable && !self.is_tried,
+            Pass::Again => is_usable && self.is_tried,
+            Pass::FailOpen => fails_open && !self.is_tried,
+            Pass::FailOpenAgain => fails_open && self.is_tried,
+            Pass::None => false,
+        }
+    }
+}
+
+/// The first reason to keep `backend` out, those that never give way before those that may.
+fn exclusion(backend: &BackendSnapshot, now: Moment) -> Option<Exclusion> {
+    if backend.is_draining {
+        return Some(Exclusion::Draining);
+    }
+    if backend.address.is_none() {
+        return Some(Exclusion::NoAddress);
+    }
+    match backend.health {
+        Health::Starting => return Some(Exclusion::Starting),
+        Health::Unhealthy => return Some(Exclusion::Unhealthy),
+        Health::Healthy => {}
+    }
+    match backend.backend.ejection().admission(now) {
+        Admission::Open | Admission::Probe => None,
+        Admission::Closed { until } => Some(Exclusion::Ejected { until }),
+    }
+}

@@ -1,0 +1,203 @@
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::*;
+use crate::pool::{
+    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, Polled, Pool,
+    PoolSnapshot, RetrySettings, Tenant, Transition,
+};
+use crate::time::Moment;
+
+fn at(seconds: u64) -> Moment {
+    Moment::at(Duration::from_secs(seconds))
+}
+
+fn pool(healths: &[Health]) -> PoolSnapshot {
+    let backend = |(index, &health): (usize, &Health)| {
+        let origin = Origin { is_tls: false, host: "127.0.0.1".into(), port: 8_000 + index as u16 };
+        BackendSnapshot {
+            backend: Arc::new(Backend::new(format!("b{index}"), origin)),
+            address: Some(([127, 0, 0, 1], 8_000 + index as u16).into()),
+            health,
+            is_draining: false,
+            tenant: Tenant { slot: index as u32, generation: 0 },
+            engine: EngineState::default(),
+        }
+    };
+    PoolSnapshot {
+        pool: Arc::new(Pool::new("llama")),
+        models: Vec::new(),
+        policy: Policy::default(),
+        ejection: EjectionSettings::default(),
+        retry: RetrySettings::default(),
+        backends: healths.iter().enumerate().map(backend).collect(),
+    }
+}
+
+/// Ejects a backend at 0 s; it may be probed at 5 s.
+fn eject(pool: &PoolSnapshot, index: usize) {
+    let ejection = pool.backends[index].backend.ejection();
+    while ejection.record_failure(None, FailureKind::Connect, &pool.ejection, at(0)).is_none() {}
+}
+
+/// One letter a backend: `o`k, `u`nhealthy, `e`jected with a probe under way, `p`robe due from 5 s on, `s`tarting, `d`raining, `n`o address; capital: tried.
+fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
+    let healths: Vec<_> = backends
+        .chars()
+        .map(|letter| match letter.to_ascii_lowercase() {
+            'u' => Health::Unhealthy,
+            's' => Health::Starting,
+            _ => Health::Healthy,
+        })
+        .collect();
+    let mut pool = pool(&healths);
+    let mut tried = Vec::new();
+    for (index, letter) in backends.chars().enumerate() {
+        match letter.to_ascii_lowercase() {
+            'e' => {
+                eject(&pool, index);
+                std::mem::forget(pool.backends[index].backend.ejection().try_probe(at(5)));
+            }
+            'p' => eject(&pool, index),
+            'd' => pool.backends[index].is_draining = true,
+            'n' => pool.backends[index].address = None,
+            _ => {}
+        }
+        if letter.is_ascii_uppercase() {
+            tried.push(index);
+        }
+    }
+    let filtered = candidates(&pool, &[], &tried, now);
+    (pool, filtered)
+}
+
+#[test]
+fn the_rules_give_way_in_their_order() {
+    let table: [(&str, Pass, &[usize]); 17] = [
+        ("ooo", Pass::Normal, &[0, 1, 2]),
+        ("ousednp", Pass::Normal, &[0, 6]),
+        ("Oo", Pass::Normal, &[1]),
+        ("Op", Pass::Normal, &[1]),
+        ("Ou", Pass::Again, &[0]),
+        ("OEs", Pass::Again, &[0]),
+        ("ue", Pass::FailOpen, &[0, 1]),
+        ("uE", Pass::FailOpen, &[0]),
+        ("uesd", Pass::FailOpen, &[0, 1]),
+        ("UE", Pass::FailOpenAgain, &[0, 1]),
+        ("Usd", Pass::FailOpenAgain, &[0]),
+        ("ss", Pass::None, &[]),
+        ("sdn", Pass::None, &[]),
+        ("dd", Pass::None, &[]),
+        ("n", Pass::None, &[]),
+        ("S", Pass::None, &[]),
+        ("", Pass::None, &[]),
+    ];
+    for (backends, pass, expected) in table {
+        let (pool, filtered) = look(backends, at(6));
+        let indices: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.index).collect();
+        assert_eq!((filtered.pass, &indices[..]), (pass, expected), "of {backends:?}");
+        assert_eq!(filtered.excluded.len() + indices.len(), pool.backends.len(), "each is in or out, of {backends:?}");
+    }
+}
+
+#[test]
+fn each_excluded_backend_has_its_reason() {
+    let (_, filtered) = look("oOuepsdn", at(4));
+    let reasons: Vec<_> = filtered.excluded.iter().map(|(_, exclusion)| exclusion.name()).collect();
+    assert_eq!(reasons, ["tried", "unhealthy", "ejected", "ejected", "starting", "draining", "no_address"]);
+    assert_eq!(filtered.excluded[2].1, Exclusion::Ejected { until: None }, "its probe is under way");
+    assert_eq!(filtered.excluded[3].1, Exclusion::Ejected { until: Some(at(5)) });
+}
+
+#[test]
+fn candidates_carry_what_was_matched_and_fresh_polls_only() {
+    let mut pool = pool(&[Health::Healthy; 3]);
+    for (backend, observed_at) in pool.backends.iter_mut().zip([at(10), at(4)]) {
+        backend.engine.capacity_tokens = NonZeroU64::new(1_000);
+        backend.engine.polled = Some(Polled { running: 9, waiting: 9, kv_usage: Some(1.0), observed_at });
+    }
+    let _in_flight = pool.backends[2].backend.load().dispatch(500.0, Answer::Streamed, at(10));
+    let filtered = candidates(&pool, &[16, 32], &[], at(10));
+    let matched: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.matched_tokens).collect();
+    assert_eq!(matched, [16, 32, 0], "what is not told counts as none");
+    let polled: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.engine.polled.is_some()).collect();
+    assert_eq!(polled, [true, false, false], "six seconds are too old");
+    assert_eq!(filtered.candidates[1].engine.capacity_tokens, NonZeroU64::new(1_000), "capacity does not age");
+    assert_eq!(filtered.candidates[2].load.pending_work, 500.0);
+    // Invariant (6), from the snapshot on: the stale poll leaves no trace in any cost.
+    let costs = score(&pool.policy.cost, &query(100), &filtered.candidates);
+    assert!(costs[0].memory > 0.0);
+    assert_eq!((costs[1].memory, costs[1].slots), (0.0, 0.0));
+}
+
+#[test]
+fn up_to_64_candidates_need_no_allocation() {
+    let filtered = candidates(&pool(&[Health::Healthy; INLINE]), &[], &[], at(1));
+    assert_eq!(filtered.candidates.len(), INLINE);
+    assert!(!filtered.candidates.spilled() && !score(&CostModel::default(), &query(9), &filtered.candidates).spilled());
+}
+
+#[test]
+fn simultaneous_requests_see_each_other() {
+    let pool = pool(&[Health::Healthy; 4]);
+    let held: Vec<_> = std::thread::scope(|scope| {
+        let arrive = |seed| {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                dispatch(pool, &query(4_000), &[], &[], Answer::Streamed, at(1), &mut rng).expect("all are healthy")
+            })
+        };
+        let threads: Vec<_> = (0..8).map(arrive).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let loads: Vec<_> = pool.backends.iter().map(|backend| backend.backend.load().in_flight()).collect();
+    assert_eq!(loads, [2; 4], "eight requests at once, two for each of four idle backends");
+    drop(held);
+    assert!(pool.backends.iter().all(|backend| backend.backend.load().in_flight() == 0));
+}
+
+#[test]
+fn an_ejected_backend_gets_one_probing_request() {
+    let pool = pool(&[Health::Healthy; 2]);
+    eject(&pool, 0);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut send =
+        |now| dispatch(&pool, &query(4_000), &[], &[], Answer::Streamed, now, &mut rng).expect("one is healthy");
+    let early: Vec<_> = (0..5).map(|_| send(at(4))).collect();
+    assert!(early.iter().all(|sent| sent.decision.index == 1 && sent.permit.is_none()), "not before its time");
+    let due: Vec<_> = (0..5).map(|_| send(at(5))).collect();
+    let probing: Vec<_> = due.iter().filter(|sent| sent.decision.index == 0).collect();
+    assert_eq!(probing.len(), 1, "one request at a time");
+    assert!(probing[0].permit.is_some());
+
+    let permit = due.into_iter().find_map(|sent| sent.permit);
+    let transition = pool.backends[0].backend.ejection().record_success(permit, at(6));
+    assert_eq!(transition, Some(Transition::Readmitted));
+    assert_eq!(send(at(6)).decision.index, 0, "back, and the least loaded");
+}
+
+#[test]
+fn with_all_out_requests_are_sent_nevertheless_and_without_a_permit() {
+    let pool = pool(&[Health::Healthy; 2]);
+    eject(&pool, 0);
+    eject(&pool, 1);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut send = |now| dispatch(&pool, &query(100), &[], &[], Answer::Streamed, now, &mut rng).expect("fails open");
+    let sent = [send(at(1)), send(at(1))];
+    assert!(sent.iter().all(|sent| sent.pass == Pass::FailOpen && sent.permit.is_none()));
+    assert_ne!(sent[0].decision.index, sent[1].decision.index, "by load, as ever");
+    let probing = [send(at(5)), send(at(5)), send(at(5))];
+    let permits = probing.iter().filter(|sent| sent.permit.is_some()).count();
+    assert_eq!(permits, 2, "when their time has come, each gets one probe");
+    assert_eq!(probing[2].pass, Pass::FailOpen, "and the rest go there as well");
+}
+
+#[test]
+fn no_backend_says_what_keeps_each_out() {
+    let mut pool = pool(&[Health::Starting, Health::Healthy]);
+    pool.backends[1].is_draining = true;
+    let mut rng = fastrand::Rng::with_seed(1);
+    let refused = dispatch(&pool, &query(100), &[], &[], Answer::Whole, at(1), &mut rng).expect_err("none is usable");
+    assert_eq!(refused.excluded, [(0, Exclusion::Starting), (1, Exclusion::Draining)]);
+}
