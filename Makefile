@@ -1,0 +1,39 @@
+# Entry points; `make` alone lists them. CARGO_TARGET_DIR and other settings of cargo are honoured.
+
+SHELL := /bin/sh
+.SHELLFLAGS := -eu -c
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-lint demo test lint bench
+
+ARGS ?=
+HAVE_BENCHES := $(wildcard benches/*.rs)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## install what the build needs (run by the others)
+	@sh scripts/setup.sh
+
+setup-lint:
+	@sh scripts/setup.sh lint
+
+demo: setup ## show it at work on loopback; ARGS=--once ends after the comparison
+	cargo run --locked -- demo $(ARGS)
+
+test: setup ## run all tests, and the benchmarks once each
+	cargo test --locked
+ifneq ($(HAVE_BENCHES),)
+	cargo test --locked --bench '*'
+endif
+
+lint: setup-lint ## check format, clippy, documentation, benchmarks and dependencies
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+ifneq ($(HAVE_BENCHES),)
+	cargo test --locked --bench '*' --no-run
+endif
+	@sh scripts/deny.sh
+
+bench: setup ## measure (release build, takes minutes); ARGS=NAME selects
+	cargo bench --locked --bench '*' -- $(ARGS)
