@@ -12,16 +12,23 @@
 
 pub mod access_log;
 pub mod admin;
+mod budget;
+pub mod cli;
+mod client;
 pub mod config;
 pub mod control;
-pub mod lifecycle;
+mod lifecycle;
 pub mod locality;
+mod logging;
 pub mod metrics;
 pub mod pool;
 pub mod prefix;
 pub mod proxy;
 pub mod request;
+mod responses;
 pub mod routing;
 pub mod server;
 pub mod sim;
+mod state;
+mod systemd;
 pub mod time;

@@ -1,1 +1,10 @@
-fn main(){}
+//! The `warmgate` command.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    warmgate::cli::main()
+}

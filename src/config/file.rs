@@ -135,6 +135,7 @@ fn server(section: &mut Section<'_, '_>) -> Server {
         max_header_bytes: section.value("max_header_bytes", kind::size(4 * KIB, MIB), 64 * KIB),
         drain_delay: section.value("drain_delay", kind::duration(Duration::ZERO, 5 * MINUTE), secs(5)),
         drain_timeout: section.value("drain_timeout", kind::duration(Duration::ZERO, DAY), secs(300)),
+        write_timeout: section.value("write_timeout", kind::duration(secs(1), HOUR), MINUTE),
         response_headers: section.value("response_headers", kind::flag(), true),
     }
 }
@@ -276,8 +277,7 @@ fn ejection(section: &mut Section<'_, '_>) -> Ejection {
 fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
     Timeouts {
         connect: section.value("connect", kind::duration(millis(10), MINUTE), secs(2)),
-        first_byte: section.value("first_byte", kind::duration(millis(100), DAY), secs(600)),
-        idle: section.value("idle", kind::duration(millis(100), DAY), secs(300)),
+        read: section.value("read", kind::duration(millis(100), DAY), secs(600)),
         write: section.value("write", kind::duration(millis(100), HOUR), secs(30)),
     }
 }

@@ -85,6 +85,8 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("listeners", !same_listeners),
         ("admin.address", old.admin.address != new.admin.address),
         ("server.threads", old.server.threads != new.server.threads),
+        // Shrinking an index in place would stop its readers for as long as that takes.
+        ("locality.max_bytes", old.locality.max_bytes != new.locality.max_bytes),
     ];
     changes.into_iter().filter(|(_, has_changed)| *has_changed).map(|(key, _)| key).collect()
 }

@@ -70,6 +70,8 @@ pub struct Server {
     pub drain_delay: Duration,
     /// How long in-flight requests may then go on; 300 s, 0 to 24 h.
     pub drain_timeout: Duration,
+    /// How long a client may take to accept a part of its response; 60 s, 1 s to 1 h.
+    pub write_timeout: Duration,
     /// Whether responses carry the `x-warmgate-*` headers; true.
     pub response_headers: bool,
 }
@@ -244,10 +246,8 @@ pub struct Ejection {
 pub struct Timeouts {
     /// To connect, TLS included; 2 s, 10 ms to 1 min.
     pub connect: Duration,
-    /// From the request sent to the response header; 600 s, 100 ms to 24 h.
-    pub first_byte: Duration,
-    /// Between two reads of a response; 300 s, 100 ms to 24 h.
-    pub idle: Duration,
+    /// From the request sent to the response header, and between two reads of a response; 600 s, 100 ms to 24 h.
+    pub read: Duration,
     /// Between two writes of a request; 30 s, 100 ms to 1 h.
     pub write: Duration,
 }

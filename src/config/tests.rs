@@ -234,8 +234,8 @@ proptest! {
 
     #[test]
     fn durations_read_as_they_are_shown(millis in 100_u64..86_400_000) {
-        let text = with_pool_lines(&format!("    timeouts: {{idle: {}}}\n", shown(Duration::from_millis(millis))));
-        prop_assert_eq!(parse(&text, "f").unwrap().pools[0].timeouts.idle, Duration::from_millis(millis));
+        let text = with_pool_lines(&format!("    timeouts: {{read: {}}}\n", shown(Duration::from_millis(millis))));
+        prop_assert_eq!(parse(&text, "f").unwrap().pools[0].timeouts.read, Duration::from_millis(millis));
     }
 
     #[test]
@@ -305,7 +305,7 @@ fn durations_and_sizes_need_a_unit_they_know() {
         ("99999999999999999h", false),
         ("s", false),
     ] {
-        let text = with_pool_lines(&format!("    timeouts: {{idle: {text}}}\n"));
+        let text = with_pool_lines(&format!("    timeouts: {{read: {text}}}\n"));
         assert_eq!(parse(&text, "f").is_ok(), good, "{text}");
     }
     for (size, bytes) in [("2048", Some(2048)), ("2KiB", Some(2048)), ("2 KiB", Some(2048)), ("5GiB", None)] {

@@ -1,1 +1,200 @@
-//! control
+//! The control loop: from the configuration file and what backends show to the snapshot that decisions read.
+//!
+//! One task owns the [`table`] and is the only one that publishes. Tasks of the backends ([`probe`]) report to it;
+//! everyone else asks it by a [`Handle`]. A burst of reports is applied whole before one snapshot is published.
+
+mod discovery;
+pub mod engine;
+mod health;
+mod probe;
+mod reload;
+mod settings;
+mod table;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+pub use reload::{Refused, Reloaded};
+
+use crate::config::Config;
+use crate::state::State;
+use crate::{systemd, time};
+use probe::Report;
+use reload::{FileNews, Source};
+use table::Table;
+
+/// Reports that may wait: a few for each of many backends. A full queue makes the tasks wait, not this loop.
+const REPORT_QUEUE: usize = 4096;
+
+/// How often silence of engines and the end of removed backends are looked for.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Asks the control loop.
+#[derive(Debug, Clone)]
+pub struct Handle(mpsc::Sender<Command>);
+
+/// The loop has ended, which it does only with the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the control loop has ended")]
+pub struct Ended;
+
+enum Command {
+    Reload(oneshot::Sender<Result<Reloaded, Refused>>),
+    Drain { backend: String, is_draining: bool, reply: oneshot::Sender<usize> },
+    Beat(oneshot::Sender<()>),
+}
+
+struct Loop {
+    state: Arc<State>,
+    source: Option<Source>,
+    table: Table,
+}
+
+/// Starts the loop with the configuration in `state`, and publishes its first snapshot before it returns. `source` is
+/// the file that reloads read.
+pub fn start(state: Arc<State>, source: Option<PathBuf>) -> (Handle, JoinHandle<()>) {
+    let (reports, incoming) = mpsc::channel(REPORT_QUEUE);
+    let (handle, commands) = mpsc::channel(16);
+    let mut table = Table::new(Arc::clone(&state), reports);
+    table.apply(&state.config.load());
+    let mut control = Loop { state, source: source.map(Source::new), table };
+    control.publish();
+    (Handle(handle), tokio::spawn(control.run(commands, incoming)))
+}
+
+// === impl Handle ===
+
+impl Handle {
+    /// Reads the configuration file again and applies it.
+    ///
+    /// # Errors
+    /// [`Refused`]: the running configuration stays.
+    pub async fn reload(&self) -> Result<Result<Reloaded, Refused>, Ended> {
+        self.ask(Command::Reload).await
+    }
+
+    /// Makes every backend of this name take no new requests, or take them again; how many there are.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub async fn set_draining(&self, backend: &str, is_draining: bool) -> Result<usize, Ended> {
+        self.ask(|reply| Command::Drain { backend: backend.to_owned(), is_draining, reply }).await
+    }
+
+    /// Returns when the loop has come round: it is alive.
+    ///
+    /// # Errors
+    /// [`Ended`].
+    pub async fn beat(&self) -> Result<(), Ended> {
+        self.ask(Command::Beat).await
+    }
+
+    async fn ask<R>(&self, command: impl FnOnce(oneshot::Sender<R>) -> Command) -> Result<R, Ended> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(command(reply)).await.map_err(|_| Ended)?;
+        answer.await.map_err(|_| Ended)
+    }
+}
+
+// === impl Loop ===
+
+impl Loop {
+    /// Runs until every [`Handle`] is dropped.
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut reports: mpsc::Receiver<Report>) {
+        let mut news = FileNews::of(self.source.as_ref());
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => return,
+                },
+                Some(report) = reports.recv() => self.observe(report, &mut reports),
+                () = news.next() => self.follow_file(),
+                _ = tick.tick() => self.table.tick(time::now()),
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        // Whoever asked may have left; what was asked for is done all the same.
+        match command {
+            Command::Reload(reply) => {
+                let _ = reply.send(self.reload());
+            }
+            Command::Drain { backend, is_draining, reply } => {
+                let found = self.table.set_draining(&backend, is_draining);
+                if found > 0 {
+                    log::info!("backend {backend}: draining is {}", if is_draining { "on" } else { "off" });
+                    self.publish();
+                }
+                let _ = reply.send(found);
+            }
+            Command::Beat(reply) => {
+                let _ = reply.send(());
+            }
+        }
+    }
+
+    fn observe(&mut self, first: Report, reports: &mut mpsc::Receiver<Report>) {
+        let mut changes = self.table.observe(first);
+        while let Ok(report) = reports.try_recv() {
+            changes |= self.table.observe(report);
+        }
+        if changes {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
+        let snapshot = self.table.snapshot();
+        self.state.snapshot.store(Arc::new(snapshot));
+    }
+
+    fn follow_file(&mut self) {
+        if self.source.as_ref().is_some_and(Source::has_changed)
+            && let Err(error) = self.reload()
+        {
+            log::error!("the changed configuration file is refused; the running configuration stays: {error}");
+        }
+    }
+
+    /// Applies the file, or refuses it whole.
+    fn reload(&mut self) -> Result<Reloaded, Refused> {
+        systemd::reloading();
+        let outcome = self.read_and_apply();
+        systemd::ready(match &outcome {
+            Ok(_) => "serving",
+            Err(_) => "serving; the last reload was refused",
+        });
+        self.state.metrics.reloaded(outcome.is_ok());
+        outcome
+    }
+
+    fn read_and_apply(&mut self) -> Result<Reloaded, Refused> {
+        let source = self.source.as_mut().ok_or(Refused::NoFile)?;
+        let old = self.state.config.load_full();
+        let new = source.read()?;
+        reload::check(&old, &new)?;
+        if *old == new {
+            return Ok(Reloaded::Unchanged);
+        }
+        self.state.set_logging(&old.logging, &new.logging).map_err(Refused::AccessLog)?;
+        self.apply(new);
+        Ok(Reloaded::Applied)
+    }
+
+    fn apply(&mut self, config: Config) {
+        self.state.set_bounds(&config);
+        self.state.config.store(Arc::new(config));
+        self.table.apply(&self.state.config.load());
+        self.publish();
+        log::info!("the configuration was reloaded");
+    }
+}

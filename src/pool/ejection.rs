@@ -176,6 +176,21 @@ impl FailureKind {
     }
 }
 
+// === impl Transition ===
+
+impl Transition {
+    /// Writes it to the log, once, by whoever caused it.
+    pub fn log(self, backend: &str, now: Moment) {
+        match self {
+            Self::Ejected { cause, until, times } => {
+                let seconds = until.since(now).as_secs_f64();
+                log::warn!("backend {backend} ejected for {seconds:.1} s: {} (ejection {times} in a row)", cause.name());
+            }
+            Self::Readmitted => log::info!("backend {backend} readmitted"),
+        }
+    }
+}
+
 // === impl EjectionCause ===
 
 impl EjectionCause {

@@ -6,6 +6,7 @@
 
 mod ejection;
 mod load;
+mod model;
 mod policy;
 mod rate;
 mod retry_budget;
@@ -15,8 +16,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::prefix::Scale;
+
 pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
+pub use model::ModelEntry;
 pub use policy::{CostModel, Policy, PolicyKind};
 pub use rate::{PoolRate, RateSums};
 pub use retry_budget::{RetryBudget, RetrySettings};
@@ -58,8 +62,22 @@ pub struct Backend {
 pub struct Pool {
     name: Arc<str>,
     retry_budget: RetryBudget,
+    scale: Scale,
     /// The number of the next decision. Its lock also makes decisions of the pool follow one another.
     turn: Mutex<u64>,
+}
+
+// === impl Origin ===
+
+impl Origin {
+    /// `HOST:PORT`, as in a `Host` header: an IPv6 address in brackets.
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
 }
 
 // === impl Backend ===
@@ -100,9 +118,9 @@ impl Backend {
 // === impl Pool ===
 
 impl Pool {
-    /// A pool that has taken no decision yet. `name` is its label in logs and metrics.
-    pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self { name: name.into(), retry_budget: RetryBudget::default(), turn: Mutex::new(0) }
+    /// A pool that has taken no decision yet. `name` is its label in logs and metrics, `scale` its model's.
+    pub fn new(name: impl Into<Arc<str>>, scale: Scale) -> Self {
+        Self { name: name.into(), retry_budget: RetryBudget::default(), scale, turn: Mutex::new(0) }
     }
 
     /// The label.
@@ -113,6 +131,11 @@ impl Pool {
     /// What may be spent on retries.
     pub fn retry_budget(&self) -> &RetryBudget {
         &self.retry_budget
+    }
+
+    /// How the bytes of its prompts become tokens and blocks.
+    pub fn scale(&self) -> &Scale {
+        &self.scale
     }
 
     /// Runs `decision` with its turn number while no other decision of this pool runs.
@@ -146,14 +169,14 @@ mod tests {
 
     #[test]
     fn decisions_of_a_pool_have_consecutive_turns() {
-        let pool = Pool::new("llama");
+        let pool = Pool::new("llama", Scale::new(NonZeroU32::MIN));
         let turns: Vec<u64> = (0..4).map(|_| pool.decide(|turn| turn)).collect();
         assert_eq!(turns, [0, 1, 2, 3]);
     }
 
     #[test]
     fn no_two_decisions_of_a_pool_run_at_once() {
-        let (pool, is_deciding) = (Pool::new("llama"), AtomicBool::new(false));
+        let (pool, is_deciding) = (Pool::new("llama", Scale::new(NonZeroU32::MIN)), AtomicBool::new(false));
         let decide = || {
             pool.decide(|_| {
                 assert!(!is_deciding.swap(true, Ordering::SeqCst), "another decision runs");

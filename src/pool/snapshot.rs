@@ -10,7 +10,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, EjectionSettings, Policy, Pool, PoolRate, RetrySettings, Tenant};
+use super::{Admission, Backend, EjectionSettings, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant};
 use crate::time::Moment;
 
 /// All pools at one time.
@@ -29,6 +29,8 @@ pub struct PoolSnapshot {
     pub pool: Arc<Pool>,
     /// The models it serves; empty for the pool that takes any other.
     pub models: Vec<Arc<str>>,
+    /// Tokens that a block of its prompts stands for.
+    pub block_tokens: NonZeroU32,
     /// How it chooses.
     pub policy: Policy,
     /// When it ejects.
@@ -54,6 +56,8 @@ pub struct BackendSnapshot {
     pub tenant: Tenant,
     /// What its engine reports.
     pub engine: EngineState,
+    /// The models that it lists.
+    pub models: Arc<[ModelEntry]>,
 }
 
 /// What active probes say of a backend.
@@ -119,24 +123,43 @@ impl Snapshot {
         &self.pools
     }
 
-    /// The pool for a request's model: the one that names it, else the one that takes any. A request that names no
+    /// The index of the pool for a request's model: the one that names it, else the one that takes any. A request that names no
     /// model goes to the latter as well, or to the only pool there is.
-    pub fn pool_for(&self, model: Option<&str>) -> Option<&PoolSnapshot> {
+    pub fn pool_for(&self, model: Option<&str>) -> Option<usize> {
         let only = if self.pools.len() == 1 { Some(0) } else { None };
-        let index = match model {
+        match model {
             Some(model) => self.by_model.get(model).copied().or(self.any_model),
             None => self.any_model.or(only),
-        };
-        self.pools.get(index?)
+        }
+    }
+
+    /// The pool of this name.
+    pub fn pool_named(&self, name: &str) -> Option<usize> {
+        self.pools.iter().position(|pool| **pool.pool.name() == *name)
     }
 }
 
 // === impl PoolSnapshot ===
 
 impl PoolSnapshot {
+    /// Whether a request could be served now, without failing open.
+    pub fn can_serve(&self, now: Moment) -> bool {
+        self.backends.iter().any(|backend| backend.can_serve(now))
+    }
+
     /// The prefill rate of its backends together.
     pub fn rate(&self) -> PoolRate {
         PoolRate::of(self.backends.iter().map(|backend| backend.backend.load().rate()))
+    }
+}
+
+// === impl BackendSnapshot ===
+
+impl BackendSnapshot {
+    /// Whether nothing keeps requests from it.
+    pub fn can_serve(&self, now: Moment) -> bool {
+        let is_admitted = !matches!(self.backend.ejection().admission(now), Admission::Closed { .. });
+        self.health == Health::Healthy && !self.is_draining && self.address.is_some() && is_admitted
     }
 }
 
@@ -152,10 +175,12 @@ impl EngineState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prefix::Scale;
 
     fn pool(name: &str, models: &[&str]) -> PoolSnapshot {
         PoolSnapshot {
-            pool: Arc::new(Pool::new(name)),
+            pool: Arc::new(Pool::new(name, Scale::new(NonZeroU32::MIN))),
+            block_tokens: NonZeroU32::MIN,
             models: models.iter().map(|&model| model.into()).collect(),
             policy: Policy::default(),
             ejection: EjectionSettings::default(),
@@ -165,7 +190,7 @@ mod tests {
     }
 
     fn name_for(snapshot: &Snapshot, model: Option<&str>) -> Option<String> {
-        snapshot.pool_for(model).map(|pool| pool.pool.name().to_string())
+        snapshot.pool_for(model).map(|pool| snapshot.pools()[pool].pool.name().to_string())
     }
 
     #[test]

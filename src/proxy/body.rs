@@ -12,20 +12,17 @@
 //! This is the one place that knows; it goes when Pingora can buffer early (its pull request 816).
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::protocols::http::server::Session as HttpSession;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+
+use crate::budget::{ByteBudget, NoRoom, Reservation};
 
 /// Most bytes that Pingora's retry buffer holds without being truncated (its `BODY_BUF_LIMIT`).
 const RETRY_BUFFER_BYTES: usize = 64 * 1024;
-
-/// The unit in which buffered bytes are counted, so that the semaphore's 32-bit requests reach 4 TiB.
-const PERMIT_BYTES: usize = 1024;
 
 /// What a body reserves first. It doubles as bytes arrive: a stated length is only a claim, and a client that claims
 /// much and sends nothing must not keep others out.
@@ -43,17 +40,10 @@ const STAND_IN: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\
 pub struct BodyLimits {
     /// Largest body accepted, bytes.
     pub max_body_bytes: usize,
-    /// How long a request waits for room in the [`BodyBudget`].
+    /// How long a request waits for room in the budget.
     pub buffer_wait: Duration,
     /// Total time for the body to arrive.
     pub body_timeout: Duration,
-}
-
-/// Bounds the bytes of all bodies held at the same time.
-#[derive(Debug, Clone)]
-pub struct BodyBudget {
-    room: Arc<Semaphore>,
-    permits: usize,
 }
 
 /// A body held whole. Dropping it gives its share of the budget back.
@@ -74,50 +64,13 @@ pub enum BodyError {
     },
     /// No room in the budget for buffered bodies within the wait.
     #[error("too many request bytes are held at the moment")]
-    NoRoom,
+    NoRoom(#[from] NoRoom),
     /// The body did not arrive in time.
     #[error("the request body did not arrive within {0:?}")]
     TimedOut(Duration),
     /// The client's connection failed, or its framing was wrong.
     #[error("the request body could not be read")]
     Read(#[source] Box<pingora_core::Error>),
-}
-
-#[derive(Debug, Default)]
-struct Reservation {
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-// === impl BodyBudget ===
-
-impl BodyBudget {
-    /// A budget of `bytes`, rounded up to whole KiB.
-    pub fn new(bytes: usize) -> Self {
-        let permits = bytes.div_ceil(PERMIT_BYTES).min(Semaphore::MAX_PERMITS);
-        Self { room: Arc::new(Semaphore::new(permits)), permits }
-    }
-
-    /// Bytes reserved at present.
-    pub fn used_bytes(&self) -> usize {
-        self.permits.saturating_sub(self.room.available_permits()) * PERMIT_BYTES
-    }
-
-    /// Adds `bytes` to `held`, waiting up to `wait` for room.
-    async fn reserve(&self, held: &mut Reservation, bytes: usize, wait: Duration) -> Result<(), BodyError> {
-        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| BodyError::NoRoom)?;
-        if permits as usize > self.permits {
-            return Err(BodyError::NoRoom);
-        }
-        let more = match timeout(wait, Arc::clone(&self.room).acquire_many_owned(permits)).await {
-            Ok(Ok(more)) => more,
-            _ => return Err(BodyError::NoRoom),
-        };
-        match &mut held.permit {
-            Some(permit) => permit.merge(more),
-            empty => *empty = Some(more),
-        }
-        Ok(())
-    }
 }
 
 // === impl Buffered ===
@@ -145,7 +98,7 @@ impl Buffered {
 ///
 /// # Errors
 /// See [`BodyError`]. After an error the body is not fully read: reply, then [`drain`].
-pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &BodyBudget) -> Result<Buffered, BodyError> {
+pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteBudget) -> Result<Buffered, BodyError> {
     let expected = content_length(session);
     if expected.is_some_and(|length| length > limits.max_body_bytes as u64) {
         return Err(BodyError::TooLarge { limit: limits.max_body_bytes });
@@ -190,15 +143,9 @@ pub async fn drain(session: &mut HttpSession) {
     let _ = timeout(DRAIN_TIME, draining).await;
 }
 
-/// Whether the request says that it has a body.
-pub fn is_announced(session: &HttpSession) -> bool {
-    let headers = &session.req_header().headers;
-    headers.contains_key(TRANSFER_ENCODING) || content_length(session).is_some_and(|length| length > 0)
-}
-
 struct Reader<'a> {
     limits: &'a BodyLimits,
-    budget: &'a BodyBudget,
+    budget: &'a ByteBudget,
     /// The stated length, else the limit.
     most_bytes: usize,
     reserved: Reservation,
@@ -310,37 +257,5 @@ fn content_length(session: &HttpSession) -> Option<u64> {
         Some(value) => value.to_str().ok()?.split(',').next()?.trim().parse().ok(),
         None if session.is_http2() => None,
         None => Some(0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_reservation_waits_for_room_and_is_given_back_on_drop() {
-        let budget = BodyBudget::new(10 * PERMIT_BYTES);
-        let mut first = Reservation::default();
-        budget.reserve(&mut first, 8 * PERMIT_BYTES, Duration::ZERO).await.unwrap();
-        assert_eq!(budget.used_bytes(), 8 * PERMIT_BYTES);
-
-        let mut second = Reservation::default();
-        let refused = budget.reserve(&mut second, 4 * PERMIT_BYTES, Duration::from_secs(5)).await;
-        assert!(matches!(refused, Err(BodyError::NoRoom)), "8 of 10 KiB are taken, so 4 more do not fit");
-
-        drop(first);
-        budget.reserve(&mut second, 4 * PERMIT_BYTES, Duration::from_secs(5)).await.unwrap();
-        drop(second);
-        assert_eq!(budget.used_bytes(), 0, "every reservation was dropped");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_larger_than_the_whole_budget_is_refused_at_once() {
-        let budget = BodyBudget::new(PERMIT_BYTES);
-        let mut held = Reservation::default();
-        let started = tokio::time::Instant::now();
-        let refused = budget.reserve(&mut held, 2 * PERMIT_BYTES, Duration::from_secs(60)).await;
-        assert!(matches!(refused, Err(BodyError::NoRoom)));
-        assert_eq!(started.elapsed(), Duration::ZERO, "waiting cannot make it fit");
     }
 }

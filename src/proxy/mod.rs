@@ -1,3 +1,163 @@
-//! The data path.
+//! The data path: one request from its header to its log line.
+//!
+//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`plan`]
+//! says what the request asks of routing, [`peer`] chooses and connects, [`response`] watches the answer, [`reject`]
+//! makes our own error replies, [`finish`] counts and logs.
 
 pub mod body;
+mod context;
+mod finish;
+mod intake;
+mod models;
+mod peer;
+mod plan;
+mod reject;
+mod response;
+mod retry;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+
+pub use plan::{Head, Plan, plan};
+pub use reject::Reject;
+
+use crate::state::State;
+use context::RequestContext;
+
+/// The proxy application.
+pub struct Gateway {
+    state: Arc<State>,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// Serves from this state.
+    pub fn new(state: Arc<State>) -> Self {
+        Self { state }
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = RequestContext;
+
+    fn new_ctx(&self) -> Self::CTX {
+        RequestContext::new(&self.state)
+    }
+
+    // None: the default compresses responses, and a response's bytes are not ours to change.
+    fn init_downstream_modules(&self, _modules: &mut pingora_core::modules::http::HttpModules) {}
+
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<()> {
+        intake::admit(&self.state, session, ctx)
+    }
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
+        intake::take(&self.state, session, ctx).await
+    }
+
+    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
+        peer::choose(&self.state, ctx)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Self::CTX,
+        error: Box<Error>,
+    ) -> Box<Error> {
+        retry::after_connect_failure(&self.state, ctx, error)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        _session: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &mut Self::CTX,
+    ) -> Result<()> {
+        peer::frame(request, ctx)
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        bytes: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Self::CTX,
+    ) -> Result<()> {
+        ctx.replay_body(bytes, end_of_stream);
+        Ok(())
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        session: &mut Session,
+        header: &mut ResponseHeader,
+        ctx: &mut Self::CTX,
+    ) -> Result<()> {
+        response::judge(&self.state, session, header, ctx)
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        header: &mut ResponseHeader,
+        ctx: &mut Self::CTX,
+    ) -> Result<()> {
+        response::annotate(&self.state, session, header, ctx)
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        bytes: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Self::CTX,
+    ) -> Result<Option<Duration>> {
+        response::watch(&self.state, bytes.as_ref(), end_of_stream, ctx);
+        Ok(None)
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<Error>,
+        ctx: &mut Self::CTX,
+        is_reused: bool,
+    ) -> Box<Error> {
+        retry::after_exchange_failure(&self.state, session, ctx, error, is_reused)
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Self::CTX) -> FailToProxy {
+        reject::reply(session, error, ctx).await
+    }
+
+    // Each attempt and each failed request is logged once, by us, with its request id.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Self::CTX, _error: &Error) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &Self::CTX,
+        _error: &Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Self::CTX) {
+        finish::record(&self.state, session, error, ctx);
+    }
+}

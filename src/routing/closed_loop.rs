@@ -3,12 +3,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::tests::{idle, policy};
 use super::*;
 use crate::pool::{Answer, InFlight, Load, Pool, PoolRate};
+use crate::prefix::Scale;
 use crate::time::Moment;
 
 const BACKENDS: usize = 4;
@@ -73,7 +75,7 @@ fn draw_prefix(rng: &mut fastrand::Rng) -> usize {
 }
 
 fn run(policy: &Policy, seed: u64) -> Outcome {
-    let pool = Pool::new("simulated");
+    let pool = Pool::new("simulated", Scale::new(NonZeroU32::MIN));
     let new_engine = |_| Engine { load: Arc::default(), cache: VecDeque::new(), free_at: Moment::ORIGIN, served: 0 };
     let mut engines: Vec<Engine> = (0..BACKENDS).map(new_engine).collect();
     let (mut arrivals, mut rng) = (fastrand::Rng::with_seed(seed), fastrand::Rng::with_seed(seed + 1));

@@ -1,3 +1,170 @@
-//! Composition root.
+//! The composition root: from a configuration to a running process, and from a stop to its end.
 
 pub mod listen;
+mod run;
+mod signals;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_core::apps::{HttpServerOptions, ServerApp};
+use pingora_core::server::configuration::ServerConf;
+use pingora_proxy::{HttpProxy, http_proxy};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+pub use run::run;
+pub use tls::TlsError;
+
+use crate::admin::{Admin, Gauges};
+use crate::config::{Config, Protocol};
+use crate::control::{self, Handle};
+use crate::proxy::Gateway;
+use crate::state::State;
+use listen::Listener;
+
+/// Idle upstream connections that are kept, over all backends: 64 engines with 256 streams each.
+const UPSTREAM_POOL_SIZE: usize = 16 * 1024;
+
+/// How long an HTTP/2 connection without a stream is kept.
+const H2_IDLE_TIME: Duration = Duration::from_secs(300);
+
+/// Why the process did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The address, as configured.
+        address: SocketAddr,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// A listener's certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The access log cannot be opened.
+    #[error("cannot open the access log")]
+    AccessLog(#[source] io::Error),
+    /// The system refused something else.
+    #[error("cannot start")]
+    System(#[source] io::Error),
+}
+
+/// A process that serves. It goes on until [`Server::stop`]; dropping it ends its listeners.
+pub struct Server {
+    state: Arc<State>,
+    control: Handle,
+    /// What each listener became, in the order of the configuration.
+    addresses: Vec<SocketAddr>,
+    admin: SocketAddr,
+    apps: Vec<Arc<HttpProxy<Gateway>>>,
+    stop_accepting: watch::Sender<bool>,
+    listeners: JoinSet<()>,
+    stop_admin: watch::Sender<bool>,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Binds every listener and starts to serve. `source` is the file that reloads read. Must be called on a Tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running then.
+    pub async fn start(config: Config, source: Option<PathBuf>) -> Result<Self, StartError> {
+        let mut bound = Vec::with_capacity(config.listeners.len());
+        for listener in &config.listeners {
+            let tls = match &listener.protocol {
+                Protocol::Tls(tls) => Some(tls::acceptor(&tls.certificate, &tls.key)?),
+                Protocol::Http | Protocol::H2c => None,
+            };
+            let is_h2c = listener.protocol == Protocol::H2c;
+            bound.push((bind(listener.address, tls).await?, is_h2c));
+        }
+        let admin = bind(config.admin.address, None).await?;
+        let state = Arc::new(State::new(config).map_err(StartError::AccessLog)?);
+        state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
+        let (control, _) = control::start(Arc::clone(&state), source);
+        Self::serve(state, control, bound, admin).map_err(StartError::System)
+    }
+
+    fn serve(state: Arc<State>, control: Handle, bound: Vec<(Listener, bool)>, admin: Listener) -> io::Result<Self> {
+        let (stop_accepting, stop) = watch::channel(false);
+        let (stop_admin, admin_stop) = watch::channel(false);
+        let (mut listeners, mut addresses, mut apps) = (JoinSet::new(), Vec::new(), Vec::new());
+        for (listener, is_h2c) in bound {
+            addresses.push(listener.local_addr()?);
+            let app = Arc::new(application(&state, is_h2c));
+            listeners.spawn(listener.serve(Arc::clone(&app), state.lifecycle.watch_drain(), stop.clone()));
+            apps.push(app);
+        }
+        let admin_address = admin.local_addr()?;
+        let app = Arc::new(Admin::new(Arc::clone(&state), control.clone()));
+        listeners.spawn(admin.serve(app, admin_stop.clone(), admin_stop));
+        Ok(Self { state, control, addresses, admin: admin_address, apps, stop_accepting, listeners, stop_admin })
+    }
+
+    /// Where clients connect, in the order of the configuration.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Where operators connect.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// The shared state.
+    pub fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// Commands to the control loop.
+    pub fn control(&self) -> &Handle {
+        &self.control
+    }
+
+    /// Winds down: fails readiness, goes on accepting for `drain_delay` so that whoever balances in front can follow,
+    /// lets requests end for up to `drain_timeout`, and returns as soon as none is left. The requests that were cut.
+    pub async fn stop(mut self) -> usize {
+        let config = self.state.config.load_full();
+        self.state.lifecycle.drain();
+        sleep(config.server.drain_delay).await;
+        self.stop_accepting.send_replace(true);
+        for app in &self.apps {
+            // Kept connections that wait for their next request are closed.
+            app.cleanup().await;
+        }
+        // Who is left is told by the caller, in what it logs.
+        let _ = timeout(config.server.drain_timeout, self.state.lifecycle.idle()).await;
+        self.stop_admin.send_replace(true);
+        while self.listeners.join_next().await.is_some() {}
+        self.state.lifecycle.requests()
+    }
+}
+
+async fn bind(address: SocketAddr, tls: Option<Arc<pingora_core::listeners::tls::Acceptor>>) -> Result<Listener, StartError> {
+    Listener::bind(address, tls).await.map_err(|source| StartError::Bind { address, source })
+}
+
+fn application(state: &Arc<State>, is_h2c: bool) -> HttpProxy<Gateway> {
+    let conf = ServerConf {
+        upstream_keepalive_pool_size: UPSTREAM_POOL_SIZE,
+        // Ours count attempts and have their own limit; this one only has to be out of the way.
+        max_retries: 16,
+        ..ServerConf::default()
+    };
+    let mut app = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state)));
+    let mut options = HttpServerOptions::default();
+    options.h2c = is_h2c;
+    options.h2_idle_timeout = Some(H2_IDLE_TIME);
+    app.server_options = Some(options);
+    app
+}

@@ -1,4 +1,4 @@
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use super::*;
@@ -6,6 +6,7 @@ use crate::pool::{
     Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, Polled, Pool,
     PoolSnapshot, RetrySettings, Tenant, Transition,
 };
+use crate::prefix::Scale;
 use crate::time::Moment;
 
 fn at(seconds: u64) -> Moment {
@@ -22,10 +23,12 @@ fn pool(healths: &[Health]) -> PoolSnapshot {
             is_draining: false,
             tenant: Tenant { slot: index as u32, generation: 0 },
             engine: EngineState::default(),
+            models: Arc::default(),
         }
     };
     PoolSnapshot {
-        pool: Arc::new(Pool::new("llama")),
+        pool: Arc::new(Pool::new("llama", Scale::new(NonZeroU32::MIN))),
+        block_tokens: NonZeroU32::MIN,
         models: Vec::new(),
         policy: Policy::default(),
         ejection: EjectionSettings::default(),

@@ -1,0 +1,121 @@
+//! GET /backends: what is known of each backend, for people and for scripts.
+
+use serde::Serialize;
+
+use crate::pool::{Admission, BackendSnapshot, Health, PoolSnapshot};
+use crate::state::State;
+use crate::time::Moment;
+
+/// All pools.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    generation: u64,
+    is_draining: bool,
+    pools: Vec<PoolReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct PoolReport {
+    name: String,
+    models: Vec<String>,
+    policy: &'static str,
+    block_tokens: u32,
+    bytes_per_token: f64,
+    backends: Vec<BackendReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct BackendReport {
+    name: String,
+    url: String,
+    address: Option<String>,
+    /// One of `starting`, `healthy`, `unhealthy`, `ejected`, `probing`, `draining`.
+    state: &'static str,
+    is_draining: bool,
+    in_flight: u32,
+    decoding: u32,
+    pending_prefill_tokens: f64,
+    prefill_tokens_per_second: f64,
+    index_blocks: u32,
+    index_generation: u32,
+    stuck_seconds: f64,
+    engine: EngineReport,
+}
+
+/// What the engine said; absent where it said nothing.
+#[derive(Debug, Serialize)]
+struct EngineReport {
+    running: Option<u32>,
+    waiting: Option<u32>,
+    kv_usage: Option<f64>,
+    block_tokens: Option<u32>,
+    capacity_tokens: Option<u64>,
+    age_seconds: Option<f64>,
+}
+
+/// Everything, as of `now`.
+pub(super) fn report(state: &State, now: Moment) -> Report {
+    let snapshot = state.snapshot.load();
+    Report {
+        generation: snapshot.generation(),
+        is_draining: state.lifecycle.is_draining(),
+        pools: snapshot.pools().iter().map(|pool| pool_report(state, pool, now)).collect(),
+    }
+}
+
+/// The one word for a backend's availability: the reason that weighs most.
+pub(super) fn state_of(backend: &BackendSnapshot, now: Moment) -> &'static str {
+    match (backend.health, backend.backend.ejection().admission(now)) {
+        _ if backend.is_draining => "draining",
+        (Health::Starting, _) => "starting",
+        (Health::Unhealthy, _) => "unhealthy",
+        (Health::Healthy, Admission::Open) => "healthy",
+        (Health::Healthy, Admission::Probe | Admission::Closed { until: None }) => "probing",
+        (Health::Healthy, Admission::Closed { until: Some(_) }) => "ejected",
+    }
+}
+
+fn pool_report(state: &State, pool: &PoolSnapshot, now: Moment) -> PoolReport {
+    PoolReport {
+        name: pool.pool.name().to_string(),
+        models: pool.models.iter().map(ToString::to_string).collect(),
+        policy: pool.policy.kind.name(),
+        block_tokens: pool.block_tokens.get(),
+        bytes_per_token: pool.pool.scale().bytes_per_token(),
+        backends: pool.backends.iter().map(|backend| backend_report(state, pool, backend, now)).collect(),
+    }
+}
+
+fn backend_report(state: &State, pool: &PoolSnapshot, backend: &BackendSnapshot, now: Moment) -> BackendReport {
+    let load = backend.backend.load();
+    let view = load.view(now);
+    let origin = backend.backend.origin();
+    let scheme = if origin.is_tls { "https" } else { "http" };
+    BackendReport {
+        name: backend.backend.name().to_string(),
+        url: format!("{scheme}://{}", origin.authority()),
+        address: backend.address.map(|address| address.to_string()),
+        state: state_of(backend, now),
+        is_draining: backend.is_draining,
+        in_flight: view.in_flight,
+        decoding: view.decoding,
+        pending_prefill_tokens: view.pending_work,
+        prefill_tokens_per_second: pool.rate().for_backend(view.rate),
+        index_blocks: state.index.tenant_blocks(backend.tenant),
+        index_generation: backend.tenant.generation,
+        stuck_seconds: load.stuck_for(now).as_secs_f64(),
+        engine: engine_report(backend, now),
+    }
+}
+
+fn engine_report(backend: &BackendSnapshot, now: Moment) -> EngineReport {
+    let engine = &backend.engine;
+    EngineReport {
+        running: engine.polled.map(|polled| polled.running),
+        waiting: engine.polled.map(|polled| polled.waiting),
+        kv_usage: engine.polled.and_then(|polled| polled.kv_usage),
+        block_tokens: engine.block_tokens.map(std::num::NonZero::get),
+        capacity_tokens: engine.capacity_tokens.map(std::num::NonZero::get),
+        age_seconds: engine.polled.map(|polled| now.since(polled.observed_at).as_secs_f64()),
+    }
+}

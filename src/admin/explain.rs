@@ -1,0 +1,121 @@
+//! POST /explain: what would be decided for a request, with every term; nothing is sent or accounted for.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::pool::PoolSnapshot;
+use crate::proxy::{Head, Plan, Reject, plan};
+use crate::routing::{self, Candidate, CostTerms, Exclusion};
+use crate::state::State;
+use crate::time::Moment;
+
+/// A decision, taken apart.
+#[derive(Debug, Serialize)]
+pub(super) struct Explanation {
+    pool: String,
+    policy: &'static str,
+    model: Option<String>,
+    prompt_tokens: u64,
+    blocks: usize,
+    block_tokens: u32,
+    bytes_per_token: f64,
+    /// The first blocks' hashes, in hexadecimal, each prompt's.
+    block_hashes: Vec<Vec<String>>,
+    chosen: Option<String>,
+    /// The cheapest first, then those that are out.
+    backends: Vec<BackendExplanation>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct BackendExplanation {
+    name: String,
+    is_chosen: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excluded: Option<String>,
+    matched_tokens: u32,
+    uncached_tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_ttft_seconds: Option<f64>,
+    /// Each term of the cost, in seconds.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    terms: BTreeMap<&'static str, f64>,
+}
+
+/// Hashes shown of each prompt.
+const SHOWN_HASHES: usize = 32;
+
+/// Explains what would be done with `body`, sent to `path` at `now`.
+///
+/// # Errors
+/// What the request would be rejected for.
+pub(super) fn explain(state: &State, path: &str, body: &[u8], now: Moment) -> Result<Explanation, Reject> {
+    let snapshot = state.snapshot.load_full();
+    let (index, plan) = plan(&snapshot, Head { is_post: true, path }, body, &state.responses)?;
+    let pool = &snapshot.pools()[index];
+    let matched = plan.matched_tokens(&state.index, pool);
+    let filtered = routing::candidates(pool, &matched, &[], now);
+    let query = plan.query();
+    let decision = routing::choose(&pool.policy, &query, &filtered.candidates, &mut fastrand::Rng::with_seed(0));
+    let chosen = decision.map(|decision| decision.index);
+    let costs = routing::score(&pool.policy.cost, &query, &filtered.candidates);
+    let mut backends: Vec<BackendExplanation> = filtered
+        .candidates
+        .iter()
+        .zip(&costs)
+        .map(|(candidate, cost)| explain_candidate(pool, &plan, candidate, cost, chosen))
+        .collect();
+    backends.sort_by(|a, b| a.cost_seconds.unwrap_or(f64::MAX).total_cmp(&b.cost_seconds.unwrap_or(f64::MAX)));
+    backends.extend(filtered.excluded.iter().map(|&(index, exclusion)| explain_excluded(pool, index, exclusion)));
+    Ok(Explanation {
+        pool: pool.pool.name().to_string(),
+        policy: pool.policy.kind.name(),
+        model: plan.model.clone(),
+        prompt_tokens: plan.prompt_tokens,
+        blocks: plan.block_count(),
+        block_tokens: pool.block_tokens.get(),
+        bytes_per_token: pool.pool.scale().bytes_per_token(),
+        block_hashes: shown_hashes(&plan),
+        chosen: chosen.map(|index| name(pool, index)),
+        backends,
+    })
+}
+
+fn explain_candidate(
+    pool: &PoolSnapshot,
+    plan: &Plan,
+    candidate: &Candidate,
+    cost: &CostTerms,
+    chosen: Option<usize>,
+) -> BackendExplanation {
+    BackendExplanation {
+        name: name(pool, candidate.index),
+        is_chosen: chosen == Some(candidate.index),
+        excluded: None,
+        matched_tokens: candidate.matched_tokens,
+        uncached_tokens: plan.prompt_tokens.saturating_sub(u64::from(candidate.matched_tokens)),
+        cost_seconds: Some(cost.total()),
+        predicted_ttft_seconds: Some(cost.predicted_ttft()),
+        terms: cost.named().into_iter().collect(),
+    }
+}
+
+fn explain_excluded(pool: &PoolSnapshot, index: usize, exclusion: Exclusion) -> BackendExplanation {
+    BackendExplanation {
+        name: name(pool, index),
+        excluded: Some(exclusion.name().to_owned()),
+        ..BackendExplanation::default()
+    }
+}
+
+fn shown_hashes(plan: &Plan) -> Vec<Vec<String>> {
+    plan.chains()
+        .map(|chain| chain.blocks.iter().take(SHOWN_HASHES).map(|hash| format!("{:016x}", hash.0)).collect())
+        .collect()
+}
+
+fn name(pool: &PoolSnapshot, index: usize) -> String {
+    pool.backends[index].backend.name().to_string()
+}

@@ -1,0 +1,180 @@
+//! The operators' listener: metrics, readiness, what is known of backends, drain and reload.
+
+mod backends;
+mod explain;
+mod gauges;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::{Method, Response, StatusCode, header};
+use pingora_core::apps::http_app::ServeHttp;
+use pingora_core::protocols::http::ServerSession;
+use serde::Serialize;
+
+use crate::control::{Ended, Handle, Reloaded};
+use crate::state::State;
+use crate::time;
+
+pub use gauges::Gauges;
+
+/// Largest body that is read: a request to be explained.
+const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+
+const INDEX: &str = "\
+GET  /metrics                  everything as Prometheus metrics
+GET  /healthz                  200 while the process lives
+GET  /readyz                   200 while every pool has a backend that can serve; else, and while draining, 503
+GET  /backends                 what is known of each backend, as JSON
+POST /explain[?path=PATH]      what would be decided for the request in the body, as JSON
+POST /reload                   read the configuration file again
+POST /backends/NAME/drain      give a backend no new requests
+POST /backends/NAME/undrain    give it requests again
+";
+
+/// The admin application.
+pub struct Admin {
+    state: Arc<State>,
+    control: Handle,
+}
+
+#[derive(Serialize)]
+struct Outcome<'a> {
+    outcome: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+type Reply = Response<Vec<u8>>;
+
+// === impl Admin ===
+
+impl Admin {
+    /// Tells of `state`; commands go to `control`.
+    pub fn new(state: Arc<State>, control: Handle) -> Self {
+        Self { state, control }
+    }
+
+    async fn answer(&self, method: &Method, path: &str, query: Option<&str>, session: &mut ServerSession) -> Reply {
+        match (method.as_str(), path) {
+            ("GET", "/") => text(StatusCode::OK, INDEX),
+            ("GET", "/metrics") => metrics(&self.state),
+            ("GET", "/healthz") => text(StatusCode::OK, "ok\n"),
+            ("GET", "/readyz") => readiness(&self.state),
+            ("GET", "/backends") => json(StatusCode::OK, &backends::report(&self.state, time::now())),
+            ("POST", "/explain") => self.explain(query, session).await,
+            ("POST", "/reload") => self.reload().await,
+            ("POST", _) => self.drain(path).await,
+            ("GET", _) => failed(StatusCode::NOT_FOUND, "no such page; GET / lists them"),
+            _ => failed(StatusCode::METHOD_NOT_ALLOWED, "GET or POST; GET / lists what there is"),
+        }
+    }
+
+    async fn reload(&self) -> Reply {
+        match self.control.reload().await {
+            Ok(Ok(Reloaded::Applied)) => done("applied"),
+            Ok(Ok(Reloaded::Unchanged)) => done("unchanged"),
+            Ok(Err(refused)) => failed(StatusCode::UNPROCESSABLE_ENTITY, &refused.to_string()),
+            Err(Ended) => failed(StatusCode::SERVICE_UNAVAILABLE, &Ended.to_string()),
+        }
+    }
+
+    async fn drain(&self, path: &str) -> Reply {
+        let command = path.strip_prefix("/backends/").and_then(|rest| rest.rsplit_once('/'));
+        let (name, is_draining) = match command {
+            Some((name, "drain")) => (name, true),
+            Some((name, "undrain")) => (name, false),
+            _ => return failed(StatusCode::NOT_FOUND, "no such command; GET / lists them"),
+        };
+        match self.control.set_draining(name, is_draining).await {
+            Ok(0) => failed(StatusCode::NOT_FOUND, &format!("no backend is named {name:?}; GET /backends lists them")),
+            Ok(_) => done(if is_draining { "draining" } else { "not draining" }),
+            Err(Ended) => failed(StatusCode::SERVICE_UNAVAILABLE, &Ended.to_string()),
+        }
+    }
+
+    async fn explain(&self, query: Option<&str>, session: &mut ServerSession) -> Reply {
+        let body = match read_body(session).await {
+            Ok(body) => body,
+            Err(reply) => return reply,
+        };
+        let path = query.and_then(|query| query.strip_prefix("path=")).unwrap_or("/v1/chat/completions");
+        match explain::explain(&self.state, path, &body, time::now()) {
+            Ok(explanation) => json(StatusCode::OK, &explanation),
+            Err(reject) => reply(reject.status(), "application/json", reject.body().to_vec()),
+        }
+    }
+}
+
+#[async_trait]
+impl ServeHttp for Admin {
+    async fn response(&self, session: &mut ServerSession) -> Reply {
+        let header = session.req_header();
+        let (method, uri) = (header.method.clone(), header.uri.clone());
+        self.answer(&method, uri.path(), uri.query(), session).await
+    }
+}
+
+async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, Reply> {
+    let mut body = Vec::new();
+    loop {
+        match session.read_request_body().await {
+            Ok(Some(bytes)) if body.len() + bytes.len() > MAX_BODY_BYTES => {
+                return Err(failed(StatusCode::PAYLOAD_TOO_LARGE, "a body of more than 64 MiB"));
+            }
+            Ok(Some(bytes)) => body.extend_from_slice(&bytes),
+            Ok(None) => return Ok(body),
+            Err(_) => return Err(failed(StatusCode::BAD_REQUEST, "the body could not be read")),
+        }
+    }
+}
+
+fn metrics(state: &State) -> Reply {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    reply(StatusCode::OK, kind, state.metrics.render().into_bytes())
+}
+
+fn readiness(state: &State) -> Reply {
+    if state.lifecycle.is_draining() {
+        return text(StatusCode::SERVICE_UNAVAILABLE, "draining\n");
+    }
+    let now = time::now();
+    let snapshot = state.snapshot.load();
+    let waiting: Vec<&str> =
+        snapshot.pools().iter().filter(|pool| !pool.can_serve(now)).map(|pool| &**pool.pool.name()).collect();
+    if waiting.is_empty() {
+        return text(StatusCode::OK, "ready\n");
+    }
+    text(StatusCode::SERVICE_UNAVAILABLE, &format!("no backend can serve in: {}\n", waiting.join(", ")))
+}
+
+fn done(outcome: &str) -> Reply {
+    json(StatusCode::OK, &Outcome { outcome, detail: None })
+}
+
+fn failed(status: StatusCode, detail: &str) -> Reply {
+    json(status, &Outcome { outcome: "refused", detail: Some(detail.to_owned()) })
+}
+
+fn text(status: StatusCode, text: &str) -> Reply {
+    reply(status, "text/plain; charset=utf-8", text.as_bytes().to_vec())
+}
+
+fn json(status: StatusCode, value: &impl Serialize) -> Reply {
+    match serde_json::to_vec_pretty(value) {
+        Ok(mut body) => {
+            body.push(b'\n');
+            reply(status, "application/json", body)
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
+    }
+}
+
+fn reply(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Reply {
+    let length = body.len();
+    let mut reply = Response::new(body);
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    reply.headers_mut().insert(header::CONTENT_LENGTH, header::HeaderValue::from(length));
+    reply
+}

@@ -1,0 +1,99 @@
+//! `warmgate explain`: asks the running proxy's admin listener and prints what it says.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use http::Method;
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::config;
+
+/// How long the proxy may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What to explain.
+#[derive(Debug, Args)]
+pub(super) struct ExplainArgs {
+    /// The configuration of the running proxy: it says where the admin listener is
+    #[arg(long, short, value_name = "FILE")]
+    config: PathBuf,
+    /// The request's body (JSON)
+    #[arg(long, short, value_name = "FILE")]
+    body: PathBuf,
+    /// The path that the request would be sent to
+    #[arg(long, default_value = "/v1/chat/completions", value_name = "PATH")]
+    path: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+#[expect(clippy::print_stdout, reason = "the result of the command")]
+pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let address = config::load(&args.config)?.admin.address;
+    let body = std::fs::read(&args.body).map_err(|error| format!("{}: {error}", args.body.display()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = Client::for_address(address, LIMIT);
+    let path = format!("/explain?path={}", args.path);
+    let reply = runtime
+        .block_on(client.ask(address, Method::POST, &path, Bytes::from(body)))
+        .map_err(|error| format!("no answer from the admin listener at {address} ({error}); is the proxy running?"))?;
+    let answer: Value = serde_json::from_slice(&reply.body)?;
+    if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {
+        return Err(message.to_owned().into());
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&answer)?);
+    } else {
+        print!("{}", table(&answer));
+    }
+    Ok(if reply.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The explanation for people: the prompt in a line, then a line a backend, the cheapest first.
+fn table(answer: &Value) -> String {
+    let mut out = String::new();
+    let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let _ = writeln!(
+        out,
+        "pool {}, policy {}: {} prompt tokens in {} blocks of {} tokens",
+        word(&answer["pool"]),
+        word(&answer["policy"]),
+        answer["prompt_tokens"],
+        answer["blocks"],
+        answer["block_tokens"],
+    );
+    let _ = writeln!(out, "{:<28} {:>9} {:>9} {:>10} {:>8}  terms, s", "backend", "matched", "uncached", "cost, s", "");
+    for backend in answer["backends"].as_array().into_iter().flatten() {
+        let _ = writeln!(out, "{}", row(backend));
+    }
+    out
+}
+
+fn row(backend: &Value) -> String {
+    let name = backend["name"].as_str().unwrap_or("-");
+    if let Some(why) = backend["excluded"].as_str() {
+        return format!("{name:<28} {:>9} {:>9} {:>10} {:>8}  {why}", "-", "-", "-", "out");
+    }
+    let mark = if backend["is_chosen"] == true { "chosen" } else { "" };
+    let terms: Vec<String> = backend["terms"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(term, seconds)| format!("{term} {:.4}", seconds.as_f64().unwrap_or_default()))
+        .collect();
+    format!(
+        "{name:<28} {:>9} {:>9} {:>10.4} {mark:>8}  {}",
+        backend["matched_tokens"].to_string(),
+        backend["uncached_tokens"].to_string(),
+        backend["cost_seconds"].as_f64().unwrap_or_default(),
+        terms.join(", "),
+    )
+}

@@ -1,0 +1,95 @@
+//! The command line: what each command is called, takes and prints.
+
+mod explain;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config};
+use crate::server;
+use crate::sim::args::EngineArgs;
+use crate::sim::demo::DemoArgs;
+
+/// A load balancer for LLM inference fleets: it sends each request to the backend that already holds the prompt's
+/// prefix in its KV cache, unless waiting there costs more than recomputing.
+#[derive(Debug, Parser)]
+#[command(name = "warmgate", version, after_help = "Start with `warmgate demo`: engines are simulated, nothing is installed.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve: the proxy itself, until SIGTERM (drains) or SIGINT (at once); SIGHUP reloads the configuration
+    Run(ConfigArgs),
+    /// Check a configuration: every problem at once, with where it is and what would be right; exit status 1 if any
+    Check(ConfigArgs),
+    /// Try it: simulated engines, the proxy and a little traffic on loopback, compared with round-robin
+    Demo(DemoArgs),
+    /// Ask the running proxy what it would do with a request: its blocks, and the cost of every backend
+    Explain(explain::ExplainArgs),
+    /// Run one simulated engine over HTTP: for trying, tests and benchmarks
+    Engine(EngineArgs),
+}
+
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// The configuration file (YAML); conf/minimal.yaml is the smallest, conf/example.yaml shows every key
+    #[arg(long, short, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run(&args.config),
+        Command::Check(args) => check(&args.config),
+        Command::Demo(args) => crate::sim::demo::run(&args),
+        Command::Explain(args) => explain::explain(&args),
+        Command::Engine(args) => crate::sim::args::run(&args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            report(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    server::run(load(path)?, path)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::print_stdout, reason = "the result of the command")]
+fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
+    match config::load(path) {
+        Ok(config) => println!("{}", config::check::render(&path.display().to_string(), &config)),
+        Err(problems) => {
+            println!("{problems}");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(path: &Path) -> Result<Config, Box<dyn Error>> {
+    Ok(config::load(path)?)
+}
+
+/// Prints an error with what caused it.
+#[expect(clippy::print_stderr, reason = "the result of the command")]
+fn report(error: &dyn Error) {
+    let mut text = format!("warmgate: {error}");
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(&format!(": {source}"));
+        cause = source.source();
+    }
+    eprintln!("{}", text.trim_end());
+}

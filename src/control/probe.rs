@@ -1,0 +1,219 @@
+//! The tasks that ask one backend: is it there, what does its engine say, which models does it serve.
+//!
+//! Each backend has its own, with its own timers, so that a slow or dead one delays nobody else; and the scrape has a
+//! task of its own beside the probe's, so that a hanging `/metrics` says nothing of health. They only report; the
+//! control loop decides. Pingora's `HttpHealthCheck` makes the probe (see CONTRIBUTING.md for what of it is not used).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
+use pingora_core::{Error, ErrorType};
+use pingora_load_balancing::Backend as Target;
+use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use super::discovery;
+use super::engine::EngineSample;
+
+use crate::client::{Client, USER_AGENT};
+use crate::config;
+use crate::pool::{ModelEntry, Origin};
+use crate::time::{self, Moment};
+
+/// How often a backend is probed until its first good probe, if `interval` is longer: it should serve soon after it can.
+const STARTING_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often a backend is asked which models it serves.
+const MODELS_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How long that may take.
+const MODELS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Which backend a report is about: its number in the control loop's table, never given twice.
+pub(super) type BackendId = u64;
+
+/// What a task found out.
+#[derive(Debug)]
+pub(super) enum Finding {
+    /// Where the backend is reached now; none if its name has no address.
+    Address(Option<SocketAddr>),
+    /// A good probe.
+    Alive,
+    /// A bad probe.
+    Dead {
+        /// Whether nobody listened there: its engine is down.
+        is_refused: bool,
+        /// What went wrong.
+        reason: String,
+    },
+    /// A scrape.
+    Sample(EngineSample, Moment),
+    /// A scrape that failed.
+    NoSample(String),
+    /// The models served.
+    Models(Arc<[ModelEntry]>),
+}
+
+/// A finding and whom it is about.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) backend: BackendId,
+    pub(super) finding: Finding,
+}
+
+/// What the tasks need to know of a backend.
+#[derive(Debug, Clone)]
+pub(super) struct Watched {
+    pub(super) id: BackendId,
+    pub(super) origin: Origin,
+    pub(super) health: config::Health,
+    pub(super) metrics: config::Metrics,
+}
+
+/// A backend's tasks; dropping it ends them.
+#[derive(Debug)]
+pub(super) struct Tasks(Vec<AbortHandle>);
+
+// === impl Tasks ===
+
+impl Tasks {
+    /// Starts the tasks of one backend.
+    pub(super) fn start(watched: &Watched, reports: &mpsc::Sender<Report>) -> Self {
+        let (address, addresses) = watch::channel(None);
+        let mut tasks = vec![tokio::spawn(probe(watched.clone(), address, reports.clone())).abort_handle()];
+        tasks.push(tokio::spawn(list_models(watched.clone(), addresses.clone(), reports.clone())).abort_handle());
+        if watched.metrics.enabled {
+            tasks.push(tokio::spawn(scrape(watched.clone(), addresses, reports.clone())).abort_handle());
+        }
+        Self(tasks)
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+// === the tasks; each ends when the control loop does ===
+
+async fn probe(watched: Watched, address: watch::Sender<Option<SocketAddr>>, reports: mpsc::Sender<Report>) {
+    let check = health_check(&watched);
+    let mut was_alive = false;
+    loop {
+        let resolved = discovery::resolve(&watched.origin).await;
+        if address.send_if_modified(|known| std::mem::replace(known, resolved) != resolved) {
+            send(&reports, watched.id, Finding::Address(resolved)).await;
+        }
+        let finding = match resolved {
+            Some(resolved) => check_once(&check, resolved, watched.health.timeout).await,
+            None => Finding::Dead { is_refused: false, reason: format!("{} has no address", watched.origin.host) },
+        };
+        was_alive |= matches!(finding, Finding::Alive);
+        if !send(&reports, watched.id, finding).await {
+            return;
+        }
+        let interval = watched.health.interval;
+        sleep(jittered(if was_alive { interval } else { interval.min(STARTING_INTERVAL) })).await;
+    }
+}
+
+async fn check_once(check: &HttpHealthCheck, address: SocketAddr, limit: Duration) -> Finding {
+    let target = Target { addr: PeerAddr::Inet(address), weight: 1, ext: http::Extensions::new() };
+    match timeout(limit, check.check(&target)).await {
+        Ok(Ok(())) => Finding::Alive,
+        Ok(Err(error)) => {
+            let is_refused = *error.etype() == ErrorType::ConnectRefused;
+            Finding::Dead { is_refused, reason: describe(&error) }
+        }
+        Err(_) => Finding::Dead { is_refused: false, reason: format!("no reply within {limit:?}") },
+    }
+}
+
+async fn scrape(watched: Watched, mut addresses: watch::Receiver<Option<SocketAddr>>, reports: mpsc::Sender<Report>) {
+    let client = Client::new(watched.origin.clone(), watched.metrics.timeout);
+    loop {
+        let Some(address) = known(&mut addresses).await else { return };
+        let finding = match client.get(address, &watched.metrics.path).await {
+            Ok(body) => Finding::Sample(EngineSample::read(&String::from_utf8_lossy(&body)), time::now()),
+            Err(error) => Finding::NoSample(error.to_string()),
+        };
+        if !send(&reports, watched.id, finding).await {
+            return;
+        }
+        sleep(jittered(watched.metrics.interval)).await;
+    }
+}
+
+async fn list_models(
+    watched: Watched,
+    mut addresses: watch::Receiver<Option<SocketAddr>>,
+    reports: mpsc::Sender<Report>,
+) {
+    let client = Client::new(watched.origin.clone(), MODELS_TIMEOUT);
+    let mut wait = STARTING_INTERVAL;
+    loop {
+        let Some(address) = known(&mut addresses).await else { return };
+        match client.get(address, "/v1/models").await {
+            Ok(body) => {
+                wait = MODELS_INTERVAL;
+                if !send(&reports, watched.id, Finding::Models(ModelEntry::read_list(&body))).await {
+                    return;
+                }
+            }
+            // Not there yet, or never: asked less and less often.
+            Err(_) => wait = (wait * 2).min(MODELS_INTERVAL),
+        }
+        sleep(jittered(wait)).await;
+    }
+}
+
+/// Waits until the backend has an address; none when the probing task has ended.
+async fn known(addresses: &mut watch::Receiver<Option<SocketAddr>>) -> Option<SocketAddr> {
+    addresses.wait_for(Option::is_some).await.ok().and_then(|address| *address)
+}
+
+/// Whether anyone still listens.
+async fn send(reports: &mpsc::Sender<Report>, backend: BackendId, finding: Finding) -> bool {
+    reports.send(Report { backend, finding }).await.is_ok()
+}
+
+fn health_check(watched: &Watched) -> HttpHealthCheck {
+    let mut check = HttpHealthCheck::new(&watched.origin.host, watched.origin.is_tls);
+    let limit = Some(watched.health.timeout);
+    check.peer_template.options.connection_timeout = limit;
+    check.peer_template.options.total_connection_timeout = limit;
+    check.peer_template.options.read_timeout = limit;
+    check.peer_template.options.write_timeout = limit;
+    if let Ok(uri) = watched.health.path.parse() {
+        check.req.set_uri(uri);
+    }
+    for (name, value) in [("host", watched.origin.authority()), ("user-agent", USER_AGENT.to_owned())] {
+        if let Err(error) = check.req.insert_header(name, value) {
+            log::warn!("probes of {} go without {name}: {error}", watched.origin.authority());
+        }
+    }
+    check.validator = Some(Box::new(|header| match header.status.is_success() {
+        true => Ok(()),
+        false => Error::e_explain(ErrorType::HTTPStatus(header.status.as_u16()), "not a success"),
+    }));
+    check
+}
+
+fn describe(error: &Error) -> String {
+    match error.etype() {
+        ErrorType::HTTPStatus(status) => format!("status {status}"),
+        other => other.as_str().to_owned(),
+    }
+}
+
+/// Within a tenth of `interval`, so that the tasks of many backends do not move in step.
+fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * fastrand::f64())
+}

@@ -1,0 +1,69 @@
+//! From the checked configuration, and from what engines report, to the plain data of pools.
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use super::engine::EngineSample;
+use super::probe::{BackendId, Watched};
+use crate::config;
+use crate::pool::{
+    Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings,
+};
+use crate::time::Moment;
+
+pub(super) fn origin(url: &config::BackendUrl) -> Origin {
+    let host = match &url.host {
+        config::Host::Ip(ip) => ip.to_string(),
+        config::Host::Name(name) => name.clone(),
+    };
+    Origin { is_tls: url.scheme == config::Scheme::Https, host: host.into(), port: url.port.get() }
+}
+
+pub(super) fn watched(id: BackendId, backend: &Backend, pool: &config::Pool) -> Watched {
+    Watched { id, origin: backend.origin().clone(), health: pool.health.clone(), metrics: pool.metrics.clone() }
+}
+
+pub(super) fn policy(pool: &config::Pool) -> Policy {
+    let overload_factor = pool.overload_factor;
+    let kind = match pool.policy {
+        config::Policy::Cost => PolicyKind::Cost,
+        config::Policy::LocalityFirst => PolicyKind::LocalityFirst { overload_factor },
+        config::Policy::PrefixAffinity => PolicyKind::PrefixAffinity,
+        config::Policy::ConsistentHash => PolicyKind::ConsistentHash { overload_factor },
+        config::Policy::LeastRequest => PolicyKind::LeastRequest,
+        config::Policy::PowerOfTwo => PolicyKind::PowerOfTwo,
+        config::Policy::RoundRobin => PolicyKind::RoundRobin,
+        config::Policy::Random => PolicyKind::Random,
+    };
+    let cost = CostModel { work_per_context_token: pool.quadratic_cost, ..CostModel::default() };
+    Policy { kind, cost, stale_after: pool.metrics.stale_after }
+}
+
+pub(super) fn ejection(pool: &config::Pool) -> EjectionSettings {
+    let config::Ejection { failures, base, max, stuck_after } = pool.ejection;
+    EjectionSettings { failures, base, max, stuck_after }
+}
+
+pub(super) fn retry(retry: &config::Retry) -> RetrySettings {
+    // Without a share there are none: the floor is for pools with few requests, not for those without retries.
+    if retry.budget == 0.0 {
+        return RetrySettings { share: 0.0, floor_per_second: 0.0 };
+    }
+    RetrySettings { share: retry.budget, ..RetrySettings::default() }
+}
+
+/// What a scrape makes of what was known; geometry that it does not mention stays.
+pub(super) fn engine_state(sample: &EngineSample, known: &EngineState, now: Moment) -> EngineState {
+    let count = |value: Option<f64>| value.map(|value| value.clamp(0.0, f64::from(u32::MAX)) as u32);
+    let polled = count(sample.running).map(|running| Polled {
+        running,
+        waiting: count(sample.waiting).unwrap_or(0),
+        kv_usage: sample.kv_usage,
+        observed_at: now,
+    });
+    EngineState {
+        block_tokens: sample.block_tokens.and_then(NonZeroU32::new).or(known.block_tokens),
+        capacity_tokens: sample.capacity_tokens.and_then(NonZeroU64::new).or(known.capacity_tokens),
+        max_running: known.max_running,
+        polled: polled.or(known.polled),
+    }
+}

@@ -1,0 +1,299 @@
+//! The control loop's own view of all backends, from which snapshots are made.
+//!
+//! One owner, no locks: the loop applies a configuration or a finding to it and publishes what follows.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::engine::EngineSample;
+use super::health::Probes;
+use super::probe::{BackendId, Finding, Report, Tasks, Watched};
+use super::settings;
+use crate::config;
+use crate::metrics::BackendLabels;
+use crate::pool::{
+    Backend, BackendSnapshot, EngineState, Health, ModelEntry, Pool, PoolSnapshot, Snapshot, Tenant,
+};
+use crate::prefix::Scale;
+use crate::state::State;
+use crate::time::Moment;
+
+/// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default).
+const MIN_BLOCK_TOKENS: u32 = 16;
+
+/// All pools and their backends.
+pub(super) struct Table {
+    state: Arc<State>,
+    reports: mpsc::Sender<Report>,
+    next_id: BackendId,
+    generation: u64,
+    pools: Vec<PoolEntry>,
+    /// Removed backends whose last requests are not over.
+    leaving: Vec<(BackendLabels, Arc<Backend>)>,
+}
+
+struct PoolEntry {
+    config: config::Pool,
+    pool: Arc<Pool>,
+    models: Vec<Arc<str>>,
+    backends: Vec<BackendEntry>,
+}
+
+struct BackendEntry {
+    id: BackendId,
+    config: config::Backend,
+    backend: Arc<Backend>,
+    tenant: Tenant,
+    probes: Probes,
+    address: Option<SocketAddr>,
+    is_draining: bool,
+    /// A probe was refused since the last good one: the engine was down.
+    was_refused: bool,
+    engine: EngineState,
+    sample: Option<EngineSample>,
+    models: Arc<[ModelEntry]>,
+    _tasks: Tasks,
+}
+
+// === impl Table ===
+
+impl Table {
+    /// Empty; `reports` is where the backends' tasks will report to.
+    pub(super) fn new(state: Arc<State>, reports: mpsc::Sender<Report>) -> Self {
+        Self { state, reports, next_id: 0, generation: 0, pools: Vec::new(), leaving: Vec::new() }
+    }
+
+    /// Makes the table what `config` says. Backends that stay keep all that is known of them.
+    pub(super) fn apply(&mut self, config: &config::Config) {
+        let mut old: HashMap<String, PoolEntry> =
+            self.pools.drain(..).map(|pool| (pool.config.name.clone(), pool)).collect();
+        for pool in &config.pools {
+            let kept = old.remove(&pool.name);
+            let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token);
+            self.pools.push(entry);
+        }
+        for (_, pool) in old {
+            self.remove(&pool.pool, pool.backends);
+        }
+    }
+
+    fn pool_entry(&mut self, config: &config::Pool, kept: Option<PoolEntry>, bytes_per_token: f64) -> PoolEntry {
+        let (pool, mut old, watching_changed) = match kept {
+            Some(kept) => {
+                let has_changed = kept.config.health != config.health || kept.config.metrics != config.metrics;
+                (kept.pool, kept.backends, has_changed)
+            }
+            None => (Arc::new(Pool::new(&*config.name, Scale::starting_at(config.block_tokens, bytes_per_token))), Vec::new(), false),
+        };
+        let mut backends = Vec::with_capacity(config.backends.len());
+        for backend in &config.backends {
+            backends.push(match old.iter().position(|entry| entry.config == *backend) {
+                Some(at) => {
+                    let mut entry = old.swap_remove(at);
+                    if watching_changed {
+                        self.watch_anew(&mut entry, config);
+                    }
+                    entry
+                }
+                None => self.backend_entry(backend, config),
+            });
+        }
+        self.remove(&pool, old);
+        let models = config.models.iter().map(|model| Arc::from(&**model)).collect();
+        let mut entry = PoolEntry { config: config.clone(), pool, models, backends };
+        entry.size_tenants(&self.state);
+        entry
+    }
+
+    fn backend_entry(&mut self, config: &config::Backend, pool: &config::Pool) -> BackendEntry {
+        self.next_id += 1;
+        let backend = Backend::new(&*config.name, settings::origin(&config.url));
+        let watched = settings::watched(self.next_id, &backend, pool);
+        BackendEntry {
+            id: self.next_id,
+            config: config.clone(),
+            tenant: self.state.index.join(0),
+            probes: Probes::new(pool.health.rise.get(), pool.health.fall.get()),
+            address: None,
+            is_draining: false,
+            was_refused: false,
+            engine: EngineState::default(),
+            sample: None,
+            models: Arc::default(),
+            _tasks: Tasks::start(&watched, &self.reports),
+            backend: Arc::new(backend),
+        }
+    }
+
+    fn watch_anew(&self, entry: &mut BackendEntry, pool: &config::Pool) {
+        entry.probes.set_thresholds(pool.health.rise.get(), pool.health.fall.get());
+        let watched: Watched = settings::watched(entry.id, &entry.backend, pool);
+        entry._tasks = Tasks::start(&watched, &self.reports);
+    }
+
+    fn remove(&mut self, pool: &Pool, backends: Vec<BackendEntry>) {
+        for entry in backends {
+            log::info!("backend {} of pool {} removed", entry.config.name, pool.name());
+            self.state.index.leave(entry.tenant);
+            let labels = BackendLabels { pool: Arc::clone(pool.name()), backend: Arc::clone(entry.backend.name()) };
+            self.leaving.push((labels, entry.backend));
+        }
+    }
+
+    /// Applies a finding; whether the snapshot changes by it. Findings about removed backends are dropped.
+    pub(super) fn observe(&mut self, report: Report) -> bool {
+        let state = Arc::clone(&self.state);
+        for pool in &mut self.pools {
+            if let Some(entry) = pool.backends.iter_mut().find(|entry| entry.id == report.backend) {
+                let changes = entry.observe(report.finding, &state, &pool.pool);
+                if changes {
+                    pool.size_tenants(&state);
+                }
+                return changes;
+            }
+        }
+        false
+    }
+
+    /// Starts or ends the drain of every backend of this name; how many there are.
+    pub(super) fn set_draining(&mut self, name: &str, is_draining: bool) -> usize {
+        let found = self.pools.iter_mut().flat_map(|pool| &mut pool.backends);
+        found.filter(|entry| entry.config.name == name).map(|entry| entry.is_draining = is_draining).count()
+    }
+
+    /// What follows from the passing of time: silence, and the end of removed backends.
+    pub(super) fn tick(&mut self, now: Moment) {
+        for pool in &self.pools {
+            let settings = settings::ejection(&pool.config);
+            for entry in &pool.backends {
+                let (load, ejection) = (entry.backend.load(), entry.backend.ejection());
+                let silence = ejection.note_silence(load.stuck_for(now), &settings, now);
+                let progress = ejection.note_progress(load.last_progress(), now);
+                for transition in [silence, progress].into_iter().flatten() {
+                    transition.log(entry.backend.name(), now);
+                }
+            }
+        }
+        let metrics = &self.state.metrics;
+        self.leaving.retain(|(labels, backend)| {
+            let is_over = backend.load().in_flight() == 0;
+            if is_over {
+                metrics.forget(labels);
+            }
+            !is_over
+        });
+    }
+
+    /// The next snapshot.
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        self.generation += 1;
+        Snapshot::new(self.generation, self.pools.iter().map(|pool| pool.snapshot(&self.state)).collect())
+    }
+}
+
+// === impl PoolEntry ===
+
+impl PoolEntry {
+    /// Tokens that a prompt block stands for: the engines' block, or the smallest multiple that is not tiny.
+    fn block_tokens(&self) -> NonZeroU32 {
+        let reported = self.backends.iter().filter_map(|entry| entry.engine.block_tokens).min();
+        let tokens = reported.unwrap_or(self.config.block_tokens);
+        NonZeroU32::new(tokens.get() * MIN_BLOCK_TOKENS.div_ceil(tokens.get())).unwrap_or(tokens)
+    }
+
+    /// Gives each backend as much of the index as its engine can hold.
+    fn size_tenants(&mut self, state: &State) {
+        let block_tokens = u64::from(self.block_tokens().get());
+        for entry in &self.backends {
+            let tokens =
+                entry.engine.capacity_tokens.map_or(u64::from(self.config.kv_tokens.get()), NonZeroU64::get);
+            let blocks = u32::try_from(tokens / block_tokens).unwrap_or(u32::MAX);
+            state.index.set_capacity(entry.tenant, blocks);
+        }
+    }
+
+    fn snapshot(&self, state: &State) -> PoolSnapshot {
+        PoolSnapshot {
+            pool: Arc::clone(&self.pool),
+            models: self.models.clone(),
+            block_tokens: self.block_tokens(),
+            policy: settings::policy(&self.config),
+            ejection: settings::ejection(&self.config),
+            retry: settings::retry(&state.config.load().retry),
+            backends: self.backends.iter().map(BackendEntry::snapshot).collect(),
+        }
+    }
+}
+
+// === impl BackendEntry ===
+
+impl BackendEntry {
+    fn observe(&mut self, finding: Finding, state: &State, pool: &Pool) -> bool {
+        match finding {
+            Finding::Address(address) => self.address = address,
+            Finding::Alive => return self.alive(state, pool),
+            Finding::Dead { is_refused, reason } => {
+                self.was_refused |= is_refused;
+                return self.dead(&reason, pool);
+            }
+            Finding::Sample(sample, now) => self.take_sample(sample, now, state, pool),
+            Finding::NoSample(reason) => {
+                log::debug!("backend {}: no metrics: {reason}", self.config.name);
+                return false;
+            }
+            Finding::Models(models) => self.models = models,
+        }
+        true
+    }
+
+    fn alive(&mut self, state: &State, pool: &Pool) -> bool {
+        let was_down = std::mem::take(&mut self.was_refused);
+        // An engine that names its start time or counts is judged by them: a refused probe can have other causes.
+        if was_down && self.probes.health() != Health::Starting && self.sample.is_none() {
+            self.restarted(state, pool, "it was down");
+        }
+        match self.probes.observe(true) {
+            Some(_) => log::info!("backend {} of pool {} is healthy", self.config.name, pool.name()),
+            None => return was_down,
+        }
+        true
+    }
+
+    fn dead(&mut self, reason: &str, pool: &Pool) -> bool {
+        let Some(_) = self.probes.observe(false) else { return false };
+        log::warn!("backend {} of pool {} is unhealthy: {reason}", self.config.name, pool.name());
+        true
+    }
+
+    fn take_sample(&mut self, sample: EngineSample, now: Moment, state: &State, pool: &Pool) {
+        if self.sample.as_ref().is_some_and(|earlier| sample.is_restart_after(earlier)) {
+            self.restarted(state, pool, "its metrics say so");
+        }
+        self.engine = settings::engine_state(&sample, &self.engine, now);
+        self.sample = Some(sample);
+    }
+
+    /// The engine's cache is gone: so is what was believed of it.
+    fn restarted(&mut self, state: &State, pool: &Pool, why: &str) {
+        log::info!("backend {} of pool {} has restarted ({why}); its blocks are forgotten", self.config.name, pool.name());
+        self.tenant = state.index.restart(self.tenant);
+        let labels = BackendLabels { pool: Arc::clone(pool.name()), backend: Arc::clone(self.backend.name()) };
+        state.metrics.restarted(&labels);
+    }
+
+    fn snapshot(&self) -> BackendSnapshot {
+        BackendSnapshot {
+            backend: Arc::clone(&self.backend),
+            address: self.address,
+            health: self.probes.health(),
+            is_draining: self.is_draining,
+            tenant: self.tenant,
+            engine: self.engine,
+            models: Arc::clone(&self.models),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What is known of one request while it is served. Dropping it gives back all that the request took.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pingora_core::{Error, ErrorType};
+use smallvec::SmallVec;
+
+use super::body::Buffered;
+use super::plan::Plan;
+use super::reject::Reject;
+use crate::lifecycle::RequestGuard;
+use crate::locality::InFlightBlocks;
+use crate::metrics::BackendLabels;
+use crate::pool::{Backend, InFlight, PoolSnapshot, ProbePermit, Snapshot};
+use crate::request::ResponseReader;
+use crate::state::State;
+use crate::time::{self, Moment};
+
+/// Pingora's per-request context.
+pub struct RequestContext {
+    _in_service: RequestGuard,
+    /// When the header was read.
+    pub(super) started: Moment,
+    /// The client's `x-request-id`, or ours.
+    pub(super) request_id: String,
+    /// The body, until the first response byte.
+    pub(super) body: Option<Buffered>,
+    pub(super) request_bytes: u64,
+    /// Where the request goes; none until it was read.
+    pub(super) route: Option<Route>,
+    pub(super) attempt: Option<Attempt>,
+    /// Attempts made.
+    pub(super) attempts: u32,
+    /// Backends, by index in the route's pool, that are not to be tried again.
+    pub(super) tried: SmallVec<[usize; 4]>,
+    /// A pooled connection turned out to be stale: once a request, that is nobody's fault.
+    pub(super) was_stale: bool,
+    pub(super) answer: Answer,
+    /// Why we reply ourselves.
+    pub(super) reject: Option<Reject>,
+}
+
+/// The view that the request is served from, to its end.
+pub(super) struct Route {
+    pub(super) snapshot: Arc<Snapshot>,
+    pub(super) pool: usize,
+    pub(super) plan: Plan,
+    /// When the request was whole: TTFT counts from here.
+    pub(super) received: Moment,
+    pub(super) decision_micros: u64,
+}
+
+/// One attempt at a backend, and what it has taken.
+pub(super) struct Attempt {
+    pub(super) backend: Arc<Backend>,
+    pub(super) index: usize,
+    pub(super) matched_tokens: u64,
+    pub(super) in_flight: InFlight,
+    pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
+    pub(super) probe: Option<ProbePermit>,
+}
+
+/// What was seen of the response.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) reader: Option<ResponseReader>,
+    pub(super) is_success: bool,
+    pub(super) is_stream: bool,
+    pub(super) first_token: Option<Moment>,
+    /// The backend's reply ended where its framing said.
+    pub(super) is_whole: bool,
+    /// The response is being dropped in favour of another attempt.
+    pub(super) retry_status: bool,
+    /// Answered by this process.
+    pub(super) is_local: bool,
+}
+
+// === impl RequestContext ===
+
+impl RequestContext {
+    pub(super) fn new(state: &State) -> Self {
+        Self {
+            _in_service: state.lifecycle.begin_request(),
+            started: time::now(),
+            request_id: String::new(),
+            body: None,
+            request_bytes: 0,
+            route: None,
+            attempt: None,
+            attempts: 0,
+            tried: SmallVec::new(),
+            was_stale: false,
+            answer: Answer::default(),
+            reject: None,
+        }
+    }
+
+    /// Notes why we reply ourselves, and makes the error that tells Pingora to stop.
+    pub(super) fn refuse(&mut self, reject: Reject) -> Box<Error> {
+        let error = Error::explain(ErrorType::HTTPStatus(reject.status().as_u16()), "refused");
+        self.reject = Some(reject);
+        error
+    }
+
+    /// Puts the held body in place of what Pingora's retry buffer holds.
+    pub(super) fn replay_body(&self, bytes: &mut Option<Bytes>, end_of_stream: bool) {
+        if let (Some(body), true) = (&self.body, end_of_stream)
+            && !body.is_empty()
+        {
+            *bytes = Some(body.bytes());
+        }
+    }
+
+    /// Pool and backend of the last attempt, as far as there are any.
+    pub(super) fn labels(&self) -> BackendLabels {
+        BackendLabels {
+            pool: self.route.as_ref().map(|route| Arc::clone(route.pool().pool.name())).unwrap_or_default(),
+            backend: self.attempt.as_ref().map(|attempt| Arc::clone(attempt.backend.name())).unwrap_or_default(),
+        }
+    }
+}
+
+// === impl Route ===
+
+impl Route {
+    pub(super) fn pool(&self) -> &PoolSnapshot {
+        &self.snapshot.pools()[self.pool]
+    }
+}

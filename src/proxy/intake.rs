@@ -1,0 +1,104 @@
+//! Takes a request in: its limits, its body, what it asks for. Nothing has been sent to a backend yet.
+
+
+use http::header::HeaderName;
+use pingora_core::Result;
+use pingora_proxy::Session;
+
+use super::context::{RequestContext, Route};
+use super::{Reject, body, models, plan};
+use crate::state::State;
+use crate::time;
+
+/// Longest `x-request-id` that is kept.
+const MAX_REQUEST_ID_BYTES: usize = 128;
+
+static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Settles the connection and refuses what should not get further.
+pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+    ctx.request_id = request_id(session);
+    let config = state.config.load();
+    // Pingora waits for the next request without end unless told otherwise; where the client closes, leave it be.
+    if state.lifecycle.is_draining() {
+        session.set_keepalive(None);
+    } else if session.get_keepalive().is_some() {
+        session.set_keepalive(Some(config.server.keepalive_timeout.as_secs().max(1)));
+    }
+    session.set_write_timeout(Some(config.server.write_timeout));
+    // Otherwise a request sent behind another ends both.
+    session.set_pipelining_enabled(true);
+    let limit = config.server.max_header_bytes;
+    if header_bytes(session) as u64 > limit {
+        session.set_keepalive(None);
+        return Err(ctx.refuse(Reject::HeaderTooLarge { limit }));
+    }
+    Ok(())
+}
+
+/// Reads the request and says where it goes; true if it was answered here.
+pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
+    if session.is_upgrade_req() {
+        session.set_keepalive(None);
+        return Err(ctx.refuse(Reject::Upgrade));
+    }
+    if let Some(list) = models::list(state, session) {
+        ctx.answer.is_local = true;
+        models::reply(session, list).await?;
+        return Ok(true);
+    }
+    if !session.is_body_empty() {
+        take_body(state, session, ctx).await?;
+    }
+    let received = time::now();
+    let snapshot = state.snapshot.load_full();
+    let bytes = ctx.body.as_ref().map(body::Buffered::bytes).unwrap_or_default();
+    let head = plan::Head::of(session.req_header());
+    let planned = plan::plan(&snapshot, head, &bytes, &state.responses);
+    let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
+    ctx.route = Some(Route { snapshot, pool, plan, received, decision_micros: 0 });
+    Ok(false)
+}
+
+async fn take_body(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+    let config = state.config.load_full();
+    let limits = body::BodyLimits {
+        max_body_bytes: usize::try_from(config.limits.max_body_bytes).unwrap_or(usize::MAX),
+        buffer_wait: config.limits.buffer_wait,
+        body_timeout: config.limits.body_timeout,
+    };
+    match body::read(&mut session.downstream_session, &limits, &state.bodies).await {
+        Ok(body) => {
+            ctx.request_bytes = body.len() as u64;
+            ctx.body = Some(body);
+            Ok(())
+        }
+        // The client is gone: nobody is left to be told.
+        Err(body::BodyError::Read(error)) if is_gone(&error) => Err(error.into_down()),
+        Err(error) => {
+            session.set_keepalive(None);
+            Err(ctx.refuse(error.into()))
+        }
+    }
+}
+
+fn is_gone(error: &pingora_core::Error) -> bool {
+    use pingora_core::ErrorType::{ConnectionClosed, H2Error, ReadError};
+    matches!(error.etype(), ConnectionClosed | ReadError | H2Error)
+}
+
+/// The client's id, if it can stand in a header and a log line; else a new one.
+fn request_id(session: &Session) -> String {
+    let given = session.get_header(&X_REQUEST_ID).and_then(|value| value.to_str().ok());
+    match given {
+        Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES => id.to_owned(),
+        _ => format!("{:032x}", fastrand::u128(..)),
+    }
+}
+
+/// Size of the header as it would be on HTTP/1, bytes.
+fn header_bytes(session: &Session) -> usize {
+    let header = session.req_header();
+    let fields: usize = header.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    fields + header.raw_path().len() + header.method.as_str().len()
+}

@@ -1,0 +1,126 @@
+//! Chooses a backend for an attempt, and says how to connect to it.
+
+use std::sync::Arc;
+
+use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use pingora_core::Result;
+use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
+use pingora_http::RequestHeader;
+
+use super::context::{Attempt, RequestContext, Route};
+use super::plan::owner_index;
+use super::reject::Reject;
+use crate::config::Timeouts;
+use crate::pool::BackendSnapshot;
+use crate::routing::{self, Dispatched, NoBackend, Pass};
+use crate::state::State;
+use crate::time;
+
+/// Chooses, accounts for the choice and returns where to connect.
+pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+    // Gives back what a failed attempt had taken.
+    ctx.attempt = None;
+    let Some(route) = &mut ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
+    let started = time::now();
+    let dispatched = match dispatch(state, route, &ctx.tried) {
+        Ok(dispatched) => dispatched,
+        Err(NoBackend { .. }) => {
+            let pool = route.pool().pool.name().to_string();
+            let reject = match ctx.attempts {
+                0 => Reject::NoBackend { pool },
+                attempts => Reject::UpstreamFailed { attempts },
+            };
+            return Err(ctx.refuse(reject));
+        }
+    };
+    route.decision_micros = time::now().since(started).as_micros().try_into().unwrap_or(u64::MAX);
+    ctx.attempts += 1;
+    if ctx.attempts == 1 {
+        let pool = route.pool();
+        pool.pool.retry_budget().note_request(&pool.retry, started);
+    }
+    count(state, route, &dispatched);
+    let peer = peer(state, route, dispatched.decision.index);
+    ctx.attempt = Some(attempt(state, route, dispatched));
+    peer.ok_or_else(|| ctx.refuse(Reject::Internal))
+}
+
+/// Whether a backend that was not tried could take the request.
+pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
+    let pool = route.pool();
+    let unmatched = vec![0; pool.backends.len()];
+    let filtered = routing::candidates(pool, &unmatched, tried, time::now());
+    matches!(filtered.pass, Pass::Normal | Pass::FailOpen)
+}
+
+fn dispatch(state: &State, route: &Route, tried: &[usize]) -> Result<Dispatched, NoBackend> {
+    let (pool, plan) = (route.pool(), &route.plan);
+    let matched = plan.matched_tokens(&state.index, pool);
+    let only = plan.owner.as_ref().and_then(|owner| owner_index(pool, owner));
+    let (query, answer, now) = (plan.query(), plan.answer(), time::now());
+    let mut rng = fastrand::Rng::new();
+    if let Some(only) = only.filter(|only| !tried.contains(only)) {
+        // Tried first where it can serve at all; if not, another may still know what to answer.
+        let others: Vec<usize> = (0..pool.backends.len()).filter(|&index| index != only).collect();
+        if let Ok(dispatched) = routing::dispatch(pool, &query, &matched, &others, answer, now, &mut rng)
+            && dispatched.decision.index == only
+        {
+            return Ok(dispatched);
+        }
+    }
+    routing::dispatch(pool, &query, &matched, tried, answer, now, &mut rng)
+}
+
+fn count(state: &State, route: &Route, dispatched: &Dispatched) {
+    let pool = route.pool().pool.name();
+    if dispatched.decision.is_spill {
+        state.metrics.spilled(pool);
+    }
+    if matches!(dispatched.pass, Pass::FailOpen | Pass::FailOpenAgain) {
+        state.metrics.failed_open(pool);
+    }
+}
+
+fn attempt(state: &State, route: &Route, dispatched: Dispatched) -> Attempt {
+    let chosen = &route.pool().backends[dispatched.decision.index];
+    let blocks = route.plan.chains().map(|chain| state.index.begin(chosen.tenant, Arc::clone(&chain.blocks))).collect();
+    Attempt {
+        backend: Arc::clone(&chosen.backend),
+        index: dispatched.decision.index,
+        matched_tokens: u64::from(dispatched.decision.matched_tokens),
+        in_flight: dispatched.in_flight,
+        blocks,
+        probe: dispatched.permit,
+    }
+}
+
+fn peer(state: &State, route: &Route, index: usize) -> Option<Box<HttpPeer>> {
+    let pool = route.pool();
+    let BackendSnapshot { backend, address, .. } = &pool.backends[index];
+    let config = state.config.load();
+    let origin = backend.origin();
+    let mut peer = HttpPeer::new((*address)?, origin.is_tls, origin.host.to_string());
+    let options = &mut peer.options;
+    // A pool that a reload has removed since lives on in this request's snapshot, at the defaults.
+    let (timeouts, keepalive_idle) = match config.pools.iter().find(|config| *config.name == **pool.pool.name()) {
+        Some(config) => (config.timeouts.clone(), Some(config.keepalive_idle)),
+        None => (Timeouts::default(), None),
+    };
+    options.connection_timeout = Some(timeouts.connect);
+    options.total_connection_timeout = Some(timeouts.connect);
+    options.read_timeout = Some(timeouts.read);
+    options.write_timeout = Some(timeouts.write);
+    options.idle_timeout = keepalive_idle.or(Some(std::time::Duration::ZERO));
+    options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
+    Some(Box::new(peer))
+}
+
+/// Frames the request for the backend: a body that is held is sent with its length, whatever framing it came in.
+pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
+    request.remove_header(&EXPECT);
+    if let Some(body) = &ctx.body {
+        request.remove_header(&TRANSFER_ENCODING);
+        request.insert_header(CONTENT_LENGTH, body.len())?;
+    }
+    request.insert_header("x-request-id", &ctx.request_id)
+}

@@ -1,0 +1,239 @@
+//! What a request asks of routing: its pool, its prompt as blocks, how its answer will come.
+//!
+//! Pure: the same for the data path and for `/explain`.
+
+use std::sync::Arc;
+
+use http::Method;
+use pingora_http::RequestHeader;
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::reject::Reject;
+use crate::locality::{LocalityIndex, Matches};
+use crate::pool::{Answer, PoolSnapshot, Snapshot};
+use crate::prefix::{BlockHasher, Chain, Sample, Scale, prompt_root};
+use crate::request::{self, Endpoint, Prompt, PromptRequest, ReadError};
+use crate::responses::{Owner, ResponseOwners, id_in_path};
+use crate::routing::Query;
+
+/// Leading blocks whose hash names a backend in the policies that hash. Fewer would give everyone with the same system
+/// prompt to one backend; more would part a conversation from its next turn.
+const PREFIX_KEY_BLOCKS: usize = 16;
+
+/// What of the request header routing looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Head<'a> {
+    /// Only a POST carries a prompt.
+    pub is_post: bool,
+    /// The path, without its query.
+    pub path: &'a str,
+}
+
+/// A request as routing sees it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// The endpoint, if it carries a prompt; anything else goes by load.
+    pub endpoint: Option<Endpoint>,
+    /// The model that the client named.
+    pub model: Option<String>,
+    /// Whether the answer will be streamed.
+    pub is_stream: bool,
+    /// Whether the client will be told what the prompt cost.
+    pub expects_usage: bool,
+    /// Prompt tokens, estimated from their bytes, or counted where the client sent ids.
+    pub prompt_tokens: u64,
+    /// The backend that must serve it, because it holds what the request refers to.
+    pub owner: Option<Owner>,
+    prompts: SmallVec<[PromptBlocks; 1]>,
+    session_key: Option<u64>,
+    /// Canonical bytes, if the engine's count of tokens will be a count of these.
+    measured_bytes: Option<u64>,
+}
+
+/// One prompt's blocks.
+#[derive(Debug)]
+struct PromptBlocks {
+    chain: Chain,
+    tokens: u64,
+    tokens_per_block: f64,
+}
+
+// === impl Head ===
+
+impl<'a> Head<'a> {
+    /// What matters of `header`.
+    pub fn of(header: &'a RequestHeader) -> Self {
+        Self { is_post: header.method == Method::POST, path: header.uri.path() }
+    }
+}
+
+/// Reads a request and finds its pool: the index of the pool in `snapshot`, and the plan.
+///
+/// # Errors
+/// [`Reject::BadJson`] for a body that is not JSON where only that can be served; [`Reject::UnknownModel`] if no pool
+/// takes the request.
+pub fn plan(
+    snapshot: &Snapshot,
+    head: Head<'_>,
+    body: &[u8],
+    responses: &ResponseOwners,
+) -> Result<(usize, Plan), Reject> {
+    match Endpoint::of(head.path).filter(|_| head.is_post) {
+        Some(endpoint) => match request::read(endpoint, body) {
+            Ok(request) => plan_prompt(snapshot, &request, responses),
+            // The engine is the judge of a request without a body.
+            Err(ReadError::Empty) => plan_other(snapshot, head, None, responses).map(|(pool, plan)| {
+                (pool, Plan { endpoint: Some(endpoint), ..plan })
+            }),
+            Err(error) => Err(error.into()),
+        },
+        None => plan_other(snapshot, head, model_of(head, body), responses),
+    }
+}
+
+fn plan_prompt(
+    snapshot: &Snapshot,
+    request: &PromptRequest<'_>,
+    responses: &ResponseOwners,
+) -> Result<(usize, Plan), Reject> {
+    let model = request.model.as_deref();
+    let pool = snapshot
+        .pool_for(model)
+        .ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
+    let scale = snapshot.pools()[pool].pool.scale();
+    let prompts: SmallVec<[PromptBlocks; 1]> = request.prompts.iter().map(|prompt| PromptBlocks::of(request, prompt, scale)).collect();
+    let unread_tokens = scale.tokens(request.more_prompt_bytes);
+    let plan = Plan {
+        endpoint: Some(request.endpoint),
+        model: model.map(str::to_owned),
+        is_stream: request.stream,
+        expects_usage: request.expects_usage(),
+        prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum::<u64>() + unread_tokens,
+        owner: request.previous_response_id.as_deref().and_then(|id| responses.owner(id)),
+        session_key: request.session_key.as_deref().map(|key| xxh3_64(key.as_bytes())),
+        measured_bytes: measured_bytes(request, &prompts),
+        prompts,
+    };
+    Ok((pool, plan))
+}
+
+/// A request without a prompt goes by load: to its model's pool, else to the one that takes any, else to the first.
+fn plan_other(
+    snapshot: &Snapshot,
+    head: Head<'_>,
+    model: Option<String>,
+    responses: &ResponseOwners,
+) -> Result<(usize, Plan), Reject> {
+    let owner = id_in_path(head.path).and_then(|id| responses.owner(id));
+    let owners_pool = owner.as_ref().and_then(|owner| snapshot.pool_named(&owner.pool));
+    let pool = owners_pool.or_else(|| snapshot.pool_for(model.as_deref()));
+    let first = if model.is_none() && !snapshot.pools().is_empty() { Some(0) } else { None };
+    let pool = pool
+        .or(first)
+        .ok_or_else(|| Reject::UnknownModel { model: model.clone().unwrap_or_default() })?;
+    Ok((pool, Plan { model, owner, ..Plan::default() }))
+}
+
+/// The model that a request without a prompt names: in its path, or in a JSON body.
+fn model_of(head: Head<'_>, body: &[u8]) -> Option<String> {
+    if let Some(id) = head.path.strip_prefix("/v1/models/") {
+        return Some(id.to_owned());
+    }
+    if !body.starts_with(b"{") {
+        return None;
+    }
+    request::read(Endpoint::Pooling, body).ok()?.model.map(|model| model.into_owned())
+}
+
+/// One prompt of text that is in the body whole: then what the engine counts is what we measured.
+fn measured_bytes(request: &PromptRequest<'_>, prompts: &[PromptBlocks]) -> Option<u64> {
+    let [prompt] = prompts else { return None };
+    let is_whole = request.more_prompts == 0 && request.previous_response_id.is_none();
+    let is_text = request.prompts.iter().all(|prompt| !prompt.has_media() && !prompt.is_tokens());
+    (is_whole && is_text).then_some(prompt.chain.prompt_bytes)
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// How its accounting ends.
+    pub fn answer(&self) -> Answer {
+        if self.is_stream { Answer::Streamed } else { Answer::Whole }
+    }
+
+    /// What the choice needs to know.
+    pub fn query(&self) -> Query {
+        Query {
+            prompt_tokens: u32::try_from(self.prompt_tokens).unwrap_or(u32::MAX),
+            turn: 0,
+            session_key: self.session_key,
+            prefix_key: self.prefix_key(),
+        }
+    }
+
+    /// The blocks of its prompts, together.
+    pub fn block_count(&self) -> usize {
+        self.prompts.iter().map(|prompt| prompt.chain.blocks.len()).sum()
+    }
+
+    /// The chains of its prompts, first to last.
+    pub fn chains(&self) -> impl Iterator<Item = &Chain> {
+        self.prompts.iter().map(|prompt| &prompt.chain)
+    }
+
+    /// What the engine's count of `prompt_tokens` teaches of the length of a token.
+    pub fn sample(&self, prompt_tokens: u64) -> Option<Sample> {
+        self.measured_bytes.map(|prompt_bytes| Sample { prompt_bytes, prompt_tokens, has_media: false })
+    }
+
+    /// Cached tokens of the prompts at each backend of `pool`, by its index there.
+    pub fn matched_tokens(&self, index: &LocalityIndex, pool: &PoolSnapshot) -> SmallVec<[u32; 64]> {
+        let mut tokens: SmallVec<[u64; 64]> = SmallVec::from_elem(0, pool.backends.len());
+        let mut matches = Matches::new();
+        for prompt in &self.prompts {
+            index.lookup(&prompt.chain.blocks, &mut matches);
+            for (tokens, backend) in tokens.iter_mut().zip(&pool.backends) {
+                *tokens += prompt.tokens_in(matches.blocks(backend.tenant));
+            }
+        }
+        tokens.iter().map(|&tokens| u32::try_from(tokens).unwrap_or(u32::MAX)).collect()
+    }
+
+    fn prefix_key(&self) -> Option<u64> {
+        let blocks = &self.prompts.first()?.chain.blocks;
+        blocks.get(blocks.len().min(PREFIX_KEY_BLOCKS).checked_sub(1)?).map(|hash| hash.0)
+    }
+}
+
+// === impl PromptBlocks ===
+
+impl PromptBlocks {
+    fn of(request: &PromptRequest<'_>, prompt: &Prompt<'_>, scale: &Scale) -> Self {
+        let is_tokens = prompt.is_tokens();
+        let block_bytes = if is_tokens { scale.token_block_bytes() } else { scale.block_bytes() };
+        let model = request.model.as_deref().unwrap_or_default();
+        let root = prompt_root(model, request.adapter.as_deref(), request.cache_salt.as_deref(), is_tokens);
+        let mut hasher = BlockHasher::new(root, block_bytes);
+        prompt.canonical(&mut |bytes| hasher.update(bytes));
+        let chain = hasher.finish();
+        match prompt.token_count() {
+            Some(tokens) => Self { chain, tokens, tokens_per_block: f64::from(block_bytes.get()) / 4.0 },
+            None => Self {
+                tokens: scale.tokens(chain.prompt_bytes + prompt.more_bytes()),
+                tokens_per_block: f64::from(block_bytes.get()) / scale.bytes_per_token(),
+                chain,
+            },
+        }
+    }
+
+    fn tokens_in(&self, blocks: u32) -> u64 {
+        ((f64::from(blocks) * self.tokens_per_block).round() as u64).min(self.tokens)
+    }
+}
+
+/// The backend of `pool` that is `owner`.
+pub(super) fn owner_index(pool: &PoolSnapshot, owner: &Owner) -> Option<usize> {
+    let name: &Arc<str> = &owner.backend;
+    (owner.pool == *pool.pool.name()).then(|| pool.backends.iter().position(|backend| backend.backend.name() == name))?
+}

@@ -1,0 +1,138 @@
+//! Watches the answer on its way: judges its status, says what was decided, sees its first token and its usage.
+
+use std::sync::Arc;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use pingora_core::{Error, ErrorType, Result};
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+
+use super::context::RequestContext;
+use super::retry;
+use crate::pool::FailureKind;
+use crate::request::{Endpoint, ResponseReader};
+use crate::responses::Owner;
+use crate::state::State;
+use crate::time;
+
+/// The status that engines give when they are full; nothing is wrong with the backend.
+const OVERLOADED: u16 = 503;
+
+/// Judges a backend's response header: a fault, a retry, or the answer.
+pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
+    if header.status.is_informational() {
+        return Ok(());
+    }
+    let status = header.status.as_u16();
+    match status {
+        OVERLOADED => {}
+        500.. => retry::record_failure(ctx, FailureKind::ServerError),
+        400.. => retry::record_success(ctx),
+        // Not yet: engines send the header before the prefill, and may fail in it.
+        _ => {}
+    }
+    let is_started = session.response_written().is_some_and(|written| !written.status.is_informational());
+    if !is_started && retry::on_status(state, ctx, status) {
+        log::info!("request {}: attempt {} answered {status}; trying another", ctx.request_id, ctx.attempts);
+        ctx.answer.retry_status = true;
+        let mut error = Error::explain(ErrorType::HTTPStatus(status), "to be retried").into_up();
+        error.set_retry(true);
+        return Err(error);
+    }
+    expect(header, ctx);
+    Ok(())
+}
+
+/// Prepares for the body of the answer that goes downstream.
+fn expect(header: &ResponseHeader, ctx: &mut RequestContext) {
+    let is_stream =
+        header.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    ctx.answer.is_success = header.status.is_success();
+    ctx.answer.is_stream = is_stream;
+    // No attempt follows, so nothing needs the body any more; what is still being sent has its own share of it.
+    ctx.body = None;
+    let Some(plan) = ctx.route.as_ref().map(|route| &route.plan) else { return };
+    let wants_usage = plan.expects_usage && header.status.is_success();
+    if let Some(endpoint) = plan.endpoint {
+        let reader = ResponseReader::new(is_stream, wants_usage);
+        let keeps_responses = endpoint == Endpoint::Responses;
+        ctx.answer.reader = Some(if keeps_responses { reader.with_response_id() } else { reader });
+    }
+}
+
+/// Adds what was decided to the header that goes downstream.
+pub(super) fn annotate(
+    state: &State,
+    session: &mut Session,
+    header: &mut ResponseHeader,
+    ctx: &RequestContext,
+) -> Result<()> {
+    if header.status.is_informational() {
+        return Ok(());
+    }
+    if state.lifecycle.is_draining() {
+        session.set_keepalive(None);
+    }
+    if !state.config.load().server.response_headers {
+        return Ok(());
+    }
+    header.insert_header("x-warmgate-request-id", HeaderValue::from_str(&ctx.request_id).or_else(not_a_header)?)?;
+    header.insert_header("x-warmgate-attempts", ctx.attempts)?;
+    let Some((route, attempt)) = ctx.route.as_ref().zip(ctx.attempt.as_ref()) else { return Ok(()) };
+    header.insert_header("x-warmgate-backend", HeaderValue::from_str(attempt.backend.name()).or_else(not_a_header)?)?;
+    if route.plan.endpoint.is_some() {
+        let cached = format!("{}/{}", attempt.matched_tokens, route.plan.prompt_tokens);
+        header.insert_header("x-warmgate-cached", cached)?;
+    }
+    Ok(())
+}
+
+fn not_a_header<T>(error: http::header::InvalidHeaderValue) -> Result<T> {
+    Err(Error::because(ErrorType::InternalError, "making a response header", error))
+}
+
+/// Sees a piece of the response body go by.
+pub(super) fn watch(state: &State, bytes: Option<&bytes::Bytes>, end_of_stream: bool, ctx: &mut RequestContext) {
+    if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
+        see(bytes, ctx);
+    }
+    if end_of_stream {
+        ctx.answer.is_whole = true;
+        remember_response(state, ctx);
+    }
+}
+
+fn see(bytes: &[u8], ctx: &mut RequestContext) {
+    let now = time::now();
+    let has_output = match &mut ctx.answer.reader {
+        Some(reader) => {
+            if reader.push(bytes).error {
+                // The engine gave up after its header was sent: an error event in place of tokens.
+                retry::record_failure(ctx, FailureKind::ServerError);
+            }
+            ctx.answer.reader.as_ref().is_some_and(ResponseReader::has_output)
+        }
+        None => true,
+    };
+    if !has_output || !ctx.answer.is_success {
+        return;
+    }
+    let Some(attempt) = &mut ctx.attempt else { return };
+    if ctx.answer.first_token.is_some() {
+        attempt.in_flight.progress(now);
+        return;
+    }
+    ctx.answer.first_token = Some(now);
+    attempt.in_flight.first_token(now);
+    for blocks in attempt.blocks.drain(..) {
+        blocks.commit();
+    }
+    retry::record_success(ctx);
+}
+
+/// Notes which backend made a response that later requests may name.
+fn remember_response(state: &State, ctx: &RequestContext) {
+    let Some(id) = ctx.answer.reader.as_ref().and_then(ResponseReader::response_id) else { return };
+    let labels = ctx.labels();
+    state.responses.remember(id, Owner { pool: Arc::clone(&labels.pool), backend: labels.backend });
+}

@@ -1,0 +1,114 @@
+//! What follows a failed attempt: another, or the end.
+//!
+//! An attempt may be repeated only while no byte of a response went downstream. Connect failures and stale pooled
+//! connections are always repeated; resets and the configured statuses as far as the retry budget allows. Nothing goes
+//! beyond `max_attempts`, and a backend is not tried twice, but for a stale pooled connection, which says nothing of
+//! the backend.
+
+use pingora_core::{Error, ErrorSource, ErrorType};
+use pingora_proxy::Session;
+
+use super::context::RequestContext;
+use super::peer;
+use crate::metrics::RetryCause;
+use crate::pool::FailureKind;
+use crate::state::State;
+use crate::time;
+
+/// No connection to the chosen backend.
+pub(super) fn after_connect_failure(state: &State, ctx: &mut RequestContext, mut error: Box<Error>) -> Box<Error> {
+    log_attempt(ctx, "no connection", &error);
+    record_failure(ctx, FailureKind::Connect);
+    let is_retry = may_follow(state, ctx, RetryCause::Connect);
+    error.set_retry(is_retry);
+    error
+}
+
+/// The exchange failed on an established connection.
+pub(super) fn after_exchange_failure(
+    state: &State,
+    session: &Session,
+    ctx: &mut RequestContext,
+    mut error: Box<Error>,
+    is_reused: bool,
+) -> Box<Error> {
+    if error.retry() && ctx.answer.retry_status {
+        // Decided already, by the status.
+        ctx.answer.retry_status = false;
+        return error;
+    }
+    error.set_retry(false);
+    if *error.esource() == ErrorSource::Downstream {
+        return error;
+    }
+    let is_started = session.response_written().is_some_and(|header| !header.status.is_informational());
+    if is_reused && !is_started && !ctx.was_stale && is_stale(&error) {
+        log_attempt(ctx, "stale pooled connection", &error);
+        ctx.was_stale = true;
+        state.metrics.retried(&ctx.labels(), RetryCause::StaleConnection);
+        error.set_retry(true);
+        return error;
+    }
+    log_attempt(ctx, "failed", &error);
+    record_failure(ctx, FailureKind::Reset);
+    let is_retry = !is_started && may_follow(state, ctx, RetryCause::Reset);
+    error.set_retry(is_retry);
+    error
+}
+
+/// Whether a response of this status is dropped in favour of another attempt.
+pub(super) fn on_status(state: &State, ctx: &mut RequestContext, status: u16) -> bool {
+    let is_configured = state.config.load().retry.statuses.contains(&status);
+    is_configured && may_follow(state, ctx, RetryCause::Status)
+}
+
+/// A pooled connection that the backend had closed, or closed just then.
+fn is_stale(error: &Error) -> bool {
+    matches!(
+        error.etype(),
+        ErrorType::ConnectionClosed | ErrorType::WriteError | ErrorType::ReadError | ErrorType::H2Error
+    )
+}
+
+/// Takes what another attempt needs (a place, the budget), and notes this one as tried.
+fn may_follow(state: &State, ctx: &mut RequestContext, cause: RetryCause) -> bool {
+    let Some(route) = &ctx.route else { return false };
+    let Some(attempt) = &ctx.attempt else { return false };
+    let (pool, labels) = (route.pool(), ctx.labels());
+    ctx.tried.push(attempt.index);
+    if ctx.attempts >= state.config.load().retry.max_attempts.get() || !peer::is_another(route, &ctx.tried) {
+        return false;
+    }
+    if cause != RetryCause::Connect && !pool.pool.retry_budget().try_spend(&pool.retry, time::now()) {
+        state.metrics.retry_denied(&labels.pool);
+        return false;
+    }
+    state.metrics.retried(&labels, cause);
+    true
+}
+
+/// Tells the backend's ejection that an attempt failed.
+pub(super) fn record_failure(ctx: &mut RequestContext, kind: FailureKind) {
+    let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return };
+    let permit = attempt.probe.take();
+    let now = time::now();
+    let settings = &route.pool().ejection;
+    if let Some(transition) = attempt.backend.ejection().record_failure(permit, kind, settings, now) {
+        transition.log(attempt.backend.name(), now);
+    }
+}
+
+/// Tells the backend's ejection that an attempt was answered.
+pub(super) fn record_success(ctx: &mut RequestContext) {
+    let Some(attempt) = &mut ctx.attempt else { return };
+    let permit = attempt.probe.take();
+    let now = time::now();
+    if let Some(transition) = attempt.backend.ejection().record_success(permit, now) {
+        transition.log(attempt.backend.name(), now);
+    }
+}
+
+fn log_attempt(ctx: &RequestContext, what: &str, error: &Error) {
+    let backend = ctx.attempt.as_ref().map_or("-", |attempt| attempt.backend.name());
+    log::info!("request {}: attempt {} at {backend}: {what}: {}", ctx.request_id, ctx.attempts, error.etype().as_str());
+}

@@ -1,0 +1,54 @@
+//! What signals ask for.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A signal, by its meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Request {
+    /// SIGHUP: read the configuration again.
+    Reload,
+    /// SIGTERM: finish what is in flight, then end.
+    Stop,
+    /// SIGINT: end now.
+    Quit,
+}
+
+/// The signals that the process answers. SIGQUIT, by which a Pingora server would hand over and end, does nothing.
+#[derive(Debug)]
+pub(super) struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+}
+
+// === impl Signals ===
+
+impl Signals {
+    /// Takes the signals over from their default actions, most of which end the process.
+    ///
+    /// # Errors
+    /// When a handler cannot be installed.
+    pub(super) fn install() -> io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+        })
+    }
+
+    /// The next signal that asks for something.
+    pub(super) async fn next(&mut self) -> Request {
+        loop {
+            tokio::select! {
+                _ = self.hangup.recv() => return Request::Reload,
+                _ = self.terminate.recv() => return Request::Stop,
+                _ = self.interrupt.recv() => return Request::Quit,
+                _ = self.quit.recv() => log::warn!("SIGQUIT is ignored; SIGTERM stops, SIGHUP reloads"),
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What the data path, the control loop and the admin listener share.
+
+use std::io;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::access_log::{self, AccessLog};
+use crate::budget::ByteBudget;
+use crate::config::{self, Config};
+use crate::lifecycle::Lifecycle;
+use crate::locality::LocalityIndex;
+use crate::logging;
+use crate::metrics::Metrics;
+use crate::pool::Snapshot;
+use crate::responses::ResponseOwners;
+
+/// One process's shared state. Each field says who writes it; everyone reads.
+#[derive(Debug)]
+pub struct State {
+    /// The view that decisions read. Written by the control loop alone, published whole.
+    pub snapshot: ArcSwap<Snapshot>,
+    /// The configuration in force. Written by the control loop alone, with the snapshot that follows from it.
+    pub config: ArcSwap<Config>,
+    /// What is believed to be cached where. Written by requests (their own blocks) and by the control loop (tenants).
+    pub index: Arc<LocalityIndex>,
+    /// Which backend made a stored response. Written by requests.
+    pub responses: ResponseOwners,
+    /// Room for request bodies. Written by requests.
+    pub bodies: ByteBudget,
+    /// Written by all.
+    pub metrics: Arc<Metrics>,
+    /// Written by requests (their count) and the server (the drain).
+    pub lifecycle: Arc<Lifecycle>,
+    /// Where requests write their line; replaced by a reload that names another place.
+    pub access_log: ArcSwap<AccessLog>,
+}
+
+// === impl State ===
+
+impl State {
+    /// The state at the start of a process with this configuration: no backend is known yet.
+    ///
+    /// # Errors
+    /// When the access log cannot be opened.
+    pub fn new(config: Config) -> io::Result<Self> {
+        let metrics = Arc::new(Metrics::new());
+        let access_log = AccessLog::open(&target(&config.logging), Arc::clone(&metrics))?;
+        Ok(Self {
+            snapshot: ArcSwap::default(),
+            index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), fastrand::u64(..))),
+            responses: ResponseOwners::default(),
+            bodies: ByteBudget::new(bytes(config.limits.max_buffered_bytes)),
+            metrics,
+            lifecycle: Arc::default(),
+            access_log: ArcSwap::from_pointee(access_log),
+            config: ArcSwap::from_pointee(config),
+        })
+    }
+
+    /// Takes over changed log settings.
+    ///
+    /// # Errors
+    /// When a new access log cannot be opened; nothing has changed then.
+    pub fn set_logging(&self, old: &config::Logging, new: &config::Logging) -> io::Result<()> {
+        if old.access_log != new.access_log {
+            let opened = AccessLog::open(&target(new), Arc::clone(&self.metrics))?;
+            self.access_log.store(Arc::new(opened));
+        }
+        if old.level != new.level {
+            logging::set_level(new.level);
+        }
+        Ok(())
+    }
+
+    /// Takes over changed bounds of what is shared.
+    pub fn set_bounds(&self, config: &Config) {
+        self.bodies.resize(bytes(config.limits.max_buffered_bytes));
+    }
+}
+
+fn target(logging: &config::Logging) -> access_log::Target {
+    match &logging.access_log {
+        config::AccessLog::Off => access_log::Target::Off,
+        config::AccessLog::Stdout => access_log::Target::Stdout,
+        config::AccessLog::Stderr => access_log::Target::Stderr,
+        config::AccessLog::File(path) => access_log::Target::File(path.clone()),
+    }
+}
+
+/// As much as this machine can address.
+fn bytes(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
