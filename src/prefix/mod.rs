@@ -1,4 +1,13 @@
 //! Prefix blocks: the units in which locality is believed, looked up and accounted.
+//!
+//! A prompt's bytes are cut into blocks, and each block's hash covers all blocks before it ([`block`]). How many bytes
+//! make a block follows from the engine's block size in tokens and the learned length of a token ([`scale`]).
+
+mod block;
+mod scale;
+
+pub use block::{BlockHasher, Chain, MAX_BLOCKS, prompt_root, root};
+pub use scale::{Sample, Scale};
 
 /// Identifies a prefix block: the block, every block before it, and what separates caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
