@@ -14,6 +14,8 @@ pub(crate) fn start(level: LevelFilter) {
     for noisy in ["pingora_core", "pingora_proxy", "pingora_pool", "h2", "rustls"] {
         builder.filter_module(noisy, LevelFilter::Error);
     }
+    // An error for every pooled connection that a backend has closed.
+    builder.filter_module("pingora_core::connectors", LevelFilter::Off);
     if is_journal {
         builder.format(|out, record| writeln!(out, "<{}>{}", priority(record.level()), record.args()));
     }

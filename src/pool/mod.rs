@@ -163,6 +163,7 @@ fn stable_hash(name: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;

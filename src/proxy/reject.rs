@@ -137,7 +137,7 @@ impl Reject {
 
     fn message(&self) -> String {
         match self {
-            Self::BadJson(what) => format!("{what}."),
+            Self::BadJson(what) => format!("The request body is not valid JSON: {what}."),
             Self::BadBody => "The request body could not be read: its framing is broken.".into(),
             Self::TooLarge { limit } => {
                 format!("The request body is larger than {limit} bytes (limits.max_body_bytes).")
@@ -213,7 +213,10 @@ impl From<BodyError> for Reject {
 
 impl From<ReadError> for Reject {
     fn from(error: ReadError) -> Self {
-        Self::BadJson(error.to_string())
+        match error {
+            ReadError::Empty => Self::BadJson("it is empty".into()),
+            ReadError::NotJson { offset, what } => Self::BadJson(format!("{what} at byte {offset}")),
+        }
     }
 }
 
