@@ -153,6 +153,9 @@ mod tests {
         ] {
             assert!(parse(&arguments).is_err(), "{arguments:?} was taken");
         }
-        assert_eq!(parse(&["--fault", r#"{"kind":"stall"}"#, "--fault", r#"{"kind":"freeze"}"#]).unwrap().faults.len(), 2);
+        assert_eq!(
+            parse(&["--fault", r#"{"kind":"stall"}"#, "--fault", r#"{"kind":"freeze"}"#]).unwrap().faults.len(),
+            2
+        );
     }
 }

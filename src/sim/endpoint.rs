@@ -2,7 +2,7 @@
 
 /// What a prompt is sent for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Endpoint {
+pub(super) enum Endpoint {
     /// `/v1/chat/completions`
     Chat,
     /// `/v1/completions`
@@ -25,7 +25,7 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// The endpoint at `path`, given without its query.
-    pub fn from_path(path: &str) -> Option<Self> {
+    pub(super) fn from_path(path: &str) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::Chat,
             "/v1/completions" => Self::Completions,
@@ -40,12 +40,12 @@ impl Endpoint {
     }
 
     /// Whether an answer is generated. The others only read the prompt.
-    pub fn generates(self) -> bool {
+    pub(super) fn generates(self) -> bool {
         !matches!(self, Self::CountTokens | Self::Embeddings | Self::Tokenize)
     }
 
     /// The body fields of which one must hold the prompt, the usual one first.
-    pub fn prompt_fields(self) -> &'static [&'static str] {
+    pub(super) fn prompt_fields(self) -> &'static [&'static str] {
         match self {
             Self::Chat | Self::Messages | Self::CountTokens => &["messages"],
             Self::Completions => &["prompt"],

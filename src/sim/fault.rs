@@ -68,6 +68,15 @@ pub enum Fault {
     },
 }
 
+// === impl Fault ===
+
+impl Fault {
+    /// Whether it is a state of the whole engine rather than something that strikes one exchange after the other.
+    pub fn is_condition(&self) -> bool {
+        matches!(self, Self::Refuse { .. } | Self::Slow { .. } | Self::Freeze | Self::Restart { .. })
+    }
+}
+
 fn one() -> u32 {
     1
 }
@@ -98,6 +107,9 @@ impl Order {
         let fault: Fault = serde_json::from_value(value).map_err(|error| error.to_string())?;
         let is_status = |status: u16| (400..600).contains(&status);
         match fault {
+            _ if count.is_some() && fault.is_condition() => {
+                Err(String::from("count: this kind lasts until it is cleared, it has no count"))
+            }
             Fault::Status { status, .. } | Fault::HealthFail { status } if !is_status(status) => {
                 Err(format!("status: {status} is not between 400 and 599"))
             }
@@ -114,7 +126,7 @@ const MAX_SCRIPT: usize = 64;
 
 /// The faults in force that strike requests.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub(super) struct Faults {
     script: VecDeque<Order>,
     metrics: Option<Order>,
     health: Option<Order>,
@@ -125,7 +137,7 @@ pub struct Faults {
 impl Faults {
     /// Adds a fault of a request, of `/metrics` or of `/health`; false if the script is full. The other kinds are not
     /// kept here.
-    pub fn add(&mut self, order: Order) -> bool {
+    pub(super) fn add(&mut self, order: Order) -> bool {
         match order.fault {
             Fault::MetricsHang => self.metrics = Some(order),
             Fault::HealthFail { .. } => self.health = Some(order),
@@ -136,12 +148,12 @@ impl Faults {
     }
 
     /// Forgets them all.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
     /// The fault that strikes the request that begins now.
-    pub fn strike_request(&mut self) -> Option<Fault> {
+    pub(super) fn strike_request(&mut self) -> Option<Fault> {
         let mut first = self.script.pop_front();
         let struck = strike(&mut first);
         if let Some(remaining) = first {
@@ -151,17 +163,17 @@ impl Faults {
     }
 
     /// The same for `/metrics`.
-    pub fn strike_metrics(&mut self) -> Option<Fault> {
+    pub(super) fn strike_metrics(&mut self) -> Option<Fault> {
         strike(&mut self.metrics)
     }
 
     /// The same for `/health`.
-    pub fn strike_health(&mut self) -> Option<Fault> {
+    pub(super) fn strike_health(&mut self) -> Option<Fault> {
         strike(&mut self.health)
     }
 
     /// All of them, for people.
-    pub fn list(&self) -> Vec<Order> {
+    pub(super) fn list(&self) -> Vec<Order> {
         self.script.iter().chain(&self.metrics).chain(&self.health).cloned().collect()
     }
 }
@@ -207,6 +219,7 @@ mod tests {
             (r#"{"kind":"slow","factor":0}"#, "above 0"),
             (r#"{"kind":"slow","factor":2,"colour":1}"#, "colour"),
             (r#"{"kind":"stall","count":-1}"#, "count"),
+            (r#"{"kind":"slow","factor":2,"count":1}"#, "no count"),
         ] {
             let error = Order::from_json(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

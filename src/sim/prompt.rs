@@ -11,16 +11,16 @@ use super::endpoint::Endpoint;
 use crate::prefix::BlockHash;
 
 /// Bytes of text that make a token.
-pub const TOKEN_BYTES: usize = 4;
+pub(super) const TOKEN_BYTES: usize = 4;
 
 /// Why a body holds no prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Invalid {
+pub(super) enum Invalid {
     /// There is no body.
     Empty,
-    /// It is not JSON, from this byte on.
+    /// It is not JSON.
     Json {
-        /// Offset of the first wrong byte.
+        /// Bytes read when that showed.
         at: usize,
     },
     /// It is JSON, but lacks a field.
@@ -34,7 +34,7 @@ pub enum Invalid {
 
 /// A request that was understood.
 #[derive(Debug)]
-pub struct Prompt {
+pub(super) struct Prompt {
     endpoint: Endpoint,
     body: Value,
 }
@@ -43,7 +43,7 @@ pub struct Prompt {
 
 impl Prompt {
     /// Reads a body.
-    pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, Invalid> {
+    pub(super) fn read(endpoint: Endpoint, body: &[u8]) -> Result<Self, Invalid> {
         if body.is_empty() {
             return Err(Invalid::Empty);
         }
@@ -57,29 +57,29 @@ impl Prompt {
     }
 
     /// The model asked for, if one is.
-    pub fn model(&self) -> Option<&str> {
+    pub(super) fn model(&self) -> Option<&str> {
         self.body.get("model")?.as_str()
     }
 
     /// Whether the answer is to be streamed.
-    pub fn is_streamed(&self) -> bool {
+    pub(super) fn is_streamed(&self) -> bool {
         self.body.get("stream").and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// Whether a stream is to end with its usage.
-    pub fn includes_usage(&self) -> bool {
+    pub(super) fn includes_usage(&self) -> bool {
         self.body.pointer("/stream_options/include_usage").and_then(Value::as_bool).unwrap_or(false)
     }
 
     /// The most tokens to generate, if the request says so.
-    pub fn max_tokens(&self) -> Option<u64> {
+    pub(super) fn max_tokens(&self) -> Option<u64> {
         const PLACES: [&str; 4] =
             ["/max_completion_tokens", "/max_tokens", "/max_output_tokens", "/sampling_params/max_new_tokens"];
         PLACES.iter().find_map(|place| self.body.pointer(place)?.as_u64())
     }
 
     /// How many inputs an embedding request has.
-    pub fn inputs(&self) -> usize {
+    pub(super) fn inputs(&self) -> usize {
         match self.body.get("input") {
             Some(Value::Array(inputs)) if !inputs.iter().all(Value::is_number) => inputs.len(),
             _ => 1,
@@ -87,13 +87,13 @@ impl Prompt {
     }
 
     /// What separates caches: requests with different values never share a block.
-    pub fn salt(&self) -> u64 {
+    pub(super) fn salt(&self) -> u64 {
         let salt = self.body.get("cache_salt").and_then(Value::as_str).unwrap_or_default();
         xxh3_64_with_seed(salt.as_bytes(), xxh3_64_with_seed(self.model().unwrap_or_default().as_bytes(), 0))
     }
 
     /// Gives the prompt's bytes to `sink`, piece by piece.
-    pub fn render(&self, sink: &mut dyn FnMut(&[u8])) {
+    pub(super) fn render(&self, sink: &mut dyn FnMut(&[u8])) {
         match self.endpoint {
             Endpoint::Completions => render_input(&self.body["prompt"], sink),
             Endpoint::Generate if self.body.get("text").is_some() => render_input(&self.body["text"], sink),
@@ -171,7 +171,7 @@ fn offset(body: &[u8], error: &serde_json::Error) -> usize {
 
 /// Hashes of the full blocks of a byte stream, each chained to the one before.
 #[derive(Debug, Clone)]
-pub struct Chain {
+pub(super) struct Chain {
     block_bytes: usize,
     parent: u64,
     partial: Vec<u8>,
@@ -182,13 +182,13 @@ pub struct Chain {
 
 impl Chain {
     /// An empty chain of blocks of `block_tokens` tokens, for one cache salt.
-    pub fn new(block_tokens: u32, salt: u64) -> Self {
+    pub(super) fn new(block_tokens: u32, salt: u64) -> Self {
         let block_bytes = block_tokens.max(1) as usize * TOKEN_BYTES;
         Self { block_bytes, parent: salt, partial: Vec::new(), hashes: Vec::new() }
     }
 
     /// Adds bytes at the end.
-    pub fn push(&mut self, mut bytes: &[u8]) {
+    pub(super) fn push(&mut self, mut bytes: &[u8]) {
         if !self.partial.is_empty() {
             let (head, rest) = bytes.split_at(bytes.len().min(self.block_bytes - self.partial.len()));
             self.partial.extend_from_slice(head);
@@ -205,17 +205,17 @@ impl Chain {
     }
 
     /// Tokens so far; a last token may have fewer than four bytes.
-    pub fn tokens(&self) -> u64 {
+    pub(super) fn tokens(&self) -> u64 {
         (self.hashes.len() * self.block_bytes + self.partial.len()).div_ceil(TOKEN_BYTES) as u64
     }
 
     /// A number that the whole of the bytes so far determines.
-    pub fn digest(&self) -> u64 {
+    pub(super) fn digest(&self) -> u64 {
         xxh3_64_with_seed(&self.partial, self.parent)
     }
 
     /// The hashes of the full blocks.
-    pub fn into_hashes(self) -> Vec<BlockHash> {
+    pub(super) fn into_hashes(self) -> Vec<BlockHash> {
         self.hashes
     }
 
@@ -284,7 +284,7 @@ mod tests {
         let read = |body: &str| Prompt::read(Endpoint::Chat, body.as_bytes()).unwrap_err();
         assert_eq!(read(""), Invalid::Empty);
         assert_eq!(read(r#"{"model": "tiny-llama", "messages": ["#), Invalid::Json { at: 37 });
-        assert_eq!(read("{\n\n  \"a\": }"), Invalid::Json { at: 10 });
+        assert_eq!(read("{\n\n  \"a\": }"), Invalid::Json { at: 11 });
         assert_eq!(read(r#"{"model":"m"}"#), Invalid::Missing { field: "messages", fields: 1 });
         assert_eq!(read("[]"), Invalid::Missing { field: "messages", fields: 0 });
     }

@@ -6,7 +6,7 @@ const ONSETS: &[u8] = b"bdfgklmnprstvz";
 const VOWELS: &[u8] = b"aeiou";
 
 /// `tokens` tokens of text, ASCII letters and spaces only.
-pub fn write(seed: u64, tokens: u32) -> String {
+pub(super) fn write(seed: u64, tokens: u32) -> String {
     let bytes = tokens as usize * TOKEN_BYTES;
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut text = String::with_capacity(bytes + 16);
@@ -22,7 +22,7 @@ pub fn write(seed: u64, tokens: u32) -> String {
 }
 
 /// The text of token number `index`.
-pub fn token(text: &str, index: u32) -> &str {
+pub(super) fn token(text: &str, index: u32) -> &str {
     let start = index as usize * TOKEN_BYTES;
     text.get(start..start + TOKEN_BYTES).unwrap_or_default()
 }

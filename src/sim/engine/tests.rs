@@ -85,7 +85,11 @@ fn the_next_turn_finds_the_prompt_and_the_answer_of_the_last() {
     let second = Request { chain: chain(1, 1, 99, 8), prompt_tokens: 130, output_tokens: 1 };
     let id = engine.submit(second, millis(9000)).unwrap();
     let events = drain(&mut engine);
-    assert_eq!(cached_of(&events, id), 96, "70 + 27 tokens fill six blocks, of which all are computed but the last token");
+    assert_eq!(
+        cached_of(&events, id),
+        96,
+        "70 + 27 tokens fill six blocks, of which all are computed but the last token"
+    );
 }
 
 #[test]
