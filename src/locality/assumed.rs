@@ -1,0 +1,234 @@
+//! Assumed entries: an LRU of blocks per tenant, fed by our own decisions.
+//!
+//! The result is exactly that of a list of single blocks in which a prompt's blocks are touched from the last to the
+//! first: the end of a prompt goes before its beginning, as engines free their blocks. Each step here is per run.
+
+use super::bytes::hashes_within;
+use super::lru::HoldId;
+use super::run::{Holder, Overlap, Run};
+use super::writer::{Keep, Room, Step, Writer};
+use crate::pool::Tenant;
+use crate::prefix::BlockHash;
+
+/// One prompt may fill this part of the budget at most, or the first oversized one would flush everything.
+const BUDGET_SHARE: usize = 4;
+
+/// A run that lies whole along a chain, and the tenant's holder in it.
+pub(super) struct Admitted {
+    pub(super) key: BlockHash,
+    pub(super) hold: HoldId,
+    pub(super) run_blocks: usize,
+    /// The holder was made just now: it has nothing yet, and its hold is in no list.
+    pub(super) is_new: bool,
+}
+
+/// How far the tenant holds a chain already.
+struct Touched {
+    /// Blocks in runs that it holds whole: where the rest begins.
+    whole: usize,
+    /// These, and what it holds of the next run.
+    blocks: u32,
+    /// The last of its holds along the chain.
+    last: Option<HoldId>,
+}
+
+/// Where a chain ends or leaves a run before the run's end.
+struct Inside {
+    key: BlockHash,
+    /// Blocks of the chain before the run.
+    base: usize,
+    /// Blocks of the run before the place.
+    at: usize,
+}
+
+enum Cut {
+    Done,
+    /// Something was evicted for it: look again.
+    Again,
+    /// There is no room, or two chains collide.
+    Refused,
+}
+
+impl Writer {
+    /// Notes that the tenant holds the blocks of `chain`, the first ones as the most recently used.
+    pub(super) fn insert(&mut self, tenant: Tenant, chain: &[BlockHash]) {
+        self.sweep_some();
+        let chain = self.clip(tenant, chain);
+        let Some(capacity_blocks) = self.live(tenant).map(|slot| slot.capacity_blocks) else { return };
+        let chain = &chain[..self.cut_at_end(chain)];
+        let touched = self.touch(tenant, chain);
+        // Room first, so that nobody ever sees more than the capacity. What was touched stays: it is the newest.
+        let more = (chain.len() as u32).saturating_sub(touched.blocks);
+        self.evict_to(tenant, capacity_blocks - more);
+        self.extend(tenant, chain, &touched);
+        // Only where hashes collide within a chain can there be an excess.
+        self.evict_to(tenant, capacity_blocks);
+    }
+
+    /// The leading part of a chain that the tenant could hold at most.
+    pub(super) fn clip<'a>(&mut self, tenant: Tenant, chain: &'a [BlockHash]) -> &'a [BlockHash] {
+        let capacity = self.live(tenant).map_or(0, |slot| slot.capacity_blocks as usize);
+        let affordable = hashes_within(self.budget_bytes() / BUDGET_SHARE);
+        &chain[..chain.len().min(capacity).min(affordable)]
+    }
+
+    /// Cuts the run in which the chain ends or leaves what is known, so that the chain covers whole runs. Returns how
+    /// much of the chain can be used: where the cut is refused, only what comes before.
+    pub(super) fn cut_at_end(&mut self, chain: &[BlockHash]) -> usize {
+        let mut usable = chain.len();
+        while let Some(inside) = self.find_end(&chain[..usable]) {
+            match self.try_cut(&inside) {
+                Cut::Done => break,
+                Cut::Again => {}
+                Cut::Refused => usable = inside.base,
+            }
+        }
+        usable
+    }
+
+    fn find_end(&self, chain: &[BlockHash]) -> Option<Inside> {
+        let mut base = 0;
+        while base < chain.len() {
+            let key = chain[base];
+            let overlap = self.shards.read(key, |run| run.compare(&chain[base..]))?;
+            if !overlap.is_whole() {
+                return Some(Inside { key, base, at: overlap.shared });
+            }
+            base += overlap.run;
+        }
+        None
+    }
+
+    fn try_cut(&mut self, inside: &Inside) -> Cut {
+        let Inside { key, at, .. } = *inside;
+        let read = self.shards.read(key, |run| (run.hashes()[at], run.cut_growth_bytes(at), run.reaching_beyond(at)));
+        let Some((tail, run_growth, moved)) = read else { return Cut::Again };
+        if self.shards.contains(tail) {
+            // The same hash in two places: not a chain any more. Rather hold less than replace what is there.
+            return Cut::Refused;
+        }
+        let growth = run_growth + self.shards.growth_bytes(tail) + self.holds.growth_bytes(moved);
+        match self.make_room(growth, None) {
+            Room::Free => self.cut(key, at),
+            Room::Made => return Cut::Again,
+            Room::None => return Cut::Refused,
+        }
+        Cut::Done
+    }
+
+    /// Makes what the tenant holds along the chain its newest, the first blocks newest of all.
+    fn touch(&mut self, tenant: Tenant, chain: &[BlockHash]) -> Touched {
+        let mut touched = Touched { whole: 0, blocks: 0, last: None };
+        self.path.clear();
+        while touched.whole < chain.len() {
+            let look = |run: &Run| (run.blocks(), run.holder(tenant).copied());
+            let Some((run_blocks, Some(holder))) = self.shards.read(chain[touched.whole], look) else { break };
+            if holder.blocks == 0 {
+                break;
+            }
+            self.path.push(Step { hold: holder.hold, run_blocks: run_blocks as u32 });
+            touched.blocks += holder.blocks;
+            if (holder.blocks as usize) < run_blocks {
+                break;
+            }
+            touched.whole += run_blocks;
+        }
+        touched.last = self.path.last().map(|step| step.hold);
+        let path = std::mem::take(&mut self.path);
+        if let Some((slot, holds)) = self.live_lists(tenant) {
+            path.iter().rev().for_each(|step| slot.lists.used.make_newest(holds, step.hold));
+        }
+        self.path = path;
+        touched
+    }
+
+    /// Adds the blocks of the chain that the tenant does not hold yet, behind those that it does.
+    fn extend(&mut self, tenant: Tenant, chain: &[BlockHash], touched: &Touched) {
+        let (mut base, mut last, mut kept) = (touched.whole, touched.last, touched.blocks);
+        while base < chain.len() {
+            let keep = Keep { tenant, newest_blocks: kept };
+            let Some(admitted) = self.admit(tenant, &chain[base..], Some(keep)) else { return };
+            kept += self.fill(tenant, &admitted, last);
+            last = Some(admitted.hold);
+            base += admitted.run_blocks;
+        }
+    }
+
+    /// Lets the tenant hold the whole of a run, its hold placed behind `newer`; returns by how many blocks it grew.
+    fn fill(&mut self, tenant: Tenant, admitted: &Admitted, newer: Option<HoldId>) -> u32 {
+        let Admitted { key, hold, run_blocks, is_new } = *admitted;
+        let before = self.holds.blocks(hold);
+        let grown = (run_blocks as u32).saturating_sub(before);
+        if grown == 0 {
+            return 0;
+        }
+        self.edit_holder(key, tenant, |holder| holder.blocks = run_blocks as u32);
+        self.holds.set_blocks(hold, run_blocks as u32);
+        self.totals.blocks += u64::from(grown);
+        if let Some((slot, holds)) = self.live_lists(tenant) {
+            slot.blocks += grown;
+            if before == 0 {
+                if !is_new {
+                    slot.lists.claimed.unlink(holds, hold);
+                }
+                slot.lists.used.insert_behind(holds, newer, hold);
+            }
+        }
+        grown
+    }
+
+    /// The run that begins `rest`, made if there is none, with a holder of the tenant, made if there is none. Nothing
+    /// if there is no room even after evicting all that need not be kept.
+    pub(super) fn admit(&mut self, tenant: Tenant, rest: &[BlockHash], keep: Option<Keep>) -> Option<Admitted> {
+        let key = rest[0];
+        loop {
+            let look = |run: &Run| (run.compare(rest), run.holder(tenant).copied(), run.holder_growth_bytes());
+            match self.shards.read(key, look) {
+                Some((overlap, ..)) if !overlap.is_whole() => return None,
+                Some((Overlap { run, .. }, Some(Holder { hold, .. }), _)) => {
+                    return Some(Admitted { key, hold, run_blocks: run, is_new: false });
+                }
+                Some((Overlap { run, .. }, None, growth)) => {
+                    match self.make_room(growth + self.holds.growth_bytes(1), keep) {
+                        Room::Free => return Some(self.add_holder(tenant, key, run)),
+                        Room::Made => {}
+                        Room::None => return None,
+                    }
+                }
+                None => {
+                    let fixed = self.shards.growth_bytes(key) + self.holds.growth_bytes(1);
+                    match self.make_room(fixed + Run::bytes_for(rest.len()), keep) {
+                        Room::Free => return Some(self.add_run(tenant, rest)),
+                        Room::Made => {}
+                        Room::None => return self.add_run_that_fits(tenant, rest),
+                    }
+                }
+            }
+        }
+    }
+
+    fn add_run_that_fits(&mut self, tenant: Tenant, rest: &[BlockHash]) -> Option<Admitted> {
+        let fixed = self.shards.growth_bytes(rest[0]) + self.holds.growth_bytes(1) + Run::bytes_for(0);
+        let blocks = hashes_within(self.left_bytes().saturating_sub(fixed)).min(rest.len());
+        (blocks > 0).then(|| self.add_run(tenant, &rest[..blocks]))
+    }
+
+    fn add_run(&mut self, tenant: Tenant, hashes: &[BlockHash]) -> Admitted {
+        let (key, mut run) = (hashes[0], Run::new(hashes));
+        let hold = self.holds.add(key, 0);
+        run.add_holder(Holder { tenant, blocks: 0, in_flight: 0, hold });
+        let bytes = run.bytes();
+        let table_growth = self.shards.insert(key, Box::new(run));
+        self.charge_run_bytes(0, bytes + table_growth);
+        self.totals.runs += 1;
+        Admitted { key, hold, run_blocks: hashes.len(), is_new: true }
+    }
+
+    fn add_holder(&mut self, tenant: Tenant, key: BlockHash, run_blocks: usize) -> Admitted {
+        let hold = self.holds.add(key, 0);
+        let holder = Holder { tenant, blocks: 0, in_flight: 0, hold };
+        let growth = self.shards.write(key, |run| run.add_holder(holder)).unwrap_or(0);
+        self.charge_run_bytes(0, growth);
+        Admitted { key, hold, run_blocks, is_new: true }
+    }
+}

@@ -1,0 +1,106 @@
+//! The answer of a lookup: matched blocks of every tenant that has any, in a buffer to be used again.
+
+use crate::pool::Tenant;
+
+/// Matched blocks per tenant, filled by [`LocalityIndex::lookup`](super::LocalityIndex::lookup).
+///
+/// Dense by slot, so that asking costs an index; emptied by the list of slots that were filled, so that a fleet of a
+/// thousand costs nothing where one backend matches. Keep one per thread and use it for every request.
+#[derive(Debug, Default)]
+pub struct Matches {
+    by_slot: Vec<Match>,
+    /// Slots with an entry that is not empty.
+    filled: Vec<u32>,
+}
+
+/// `generation` is 0, which no tenant has, where nothing matched.
+#[derive(Debug, Clone, Copy, Default)]
+struct Match {
+    generation: u32,
+    blocks: u32,
+}
+
+// === impl Matches ===
+
+impl Matches {
+    /// An empty buffer; it grows to the highest slot seen.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Leading blocks of the prompt that the tenant holds; 0 if it holds none or a later generation was found in its
+    /// slot. Ask with a generation that is live: what a retired one held can still be found until it is swept.
+    pub fn blocks(&self, tenant: Tenant) -> u32 {
+        match self.by_slot.get(tenant.slot as usize) {
+            Some(found) if found.generation == tenant.generation => found.blocks,
+            _ => 0,
+        }
+    }
+
+    /// Every tenant with matched blocks and how many, in no order; retired generations can be among them.
+    pub fn iter(&self) -> impl Iterator<Item = (Tenant, u32)> {
+        self.filled.iter().filter_map(|&slot| {
+            let found = self.by_slot.get(slot as usize)?;
+            Some((Tenant { slot, generation: found.generation }, found.blocks))
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        for slot in self.filled.drain(..) {
+            self.by_slot[slot as usize] = Match::default();
+        }
+    }
+
+    /// Notes that a tenant holds `blocks` leading blocks; of a slot's generations the latest is kept, of its lengths
+    /// the longest.
+    pub(super) fn note(&mut self, tenant: Tenant, blocks: u32) {
+        let at = tenant.slot as usize;
+        if at >= self.by_slot.len() {
+            self.by_slot.resize(at + 1, Match::default());
+        }
+        let found = &mut self.by_slot[at];
+        if found.generation == tenant.generation {
+            found.blocks = found.blocks.max(blocks);
+        } else if found.generation < tenant.generation && blocks > 0 {
+            if found.generation == 0 {
+                self.filled.push(tenant.slot);
+            }
+            *found = Match { generation: tenant.generation, blocks };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: Tenant = Tenant { slot: 3, generation: 5 };
+    const NEW: Tenant = Tenant { slot: 3, generation: 6 };
+
+    #[test]
+    fn a_later_generation_hides_an_earlier_one_in_either_order() {
+        for order in [[(OLD, 9), (NEW, 2)], [(NEW, 2), (OLD, 9)]] {
+            let mut matches = Matches::new();
+            for (tenant, blocks) in order {
+                matches.note(tenant, blocks);
+            }
+            assert_eq!((matches.blocks(NEW), matches.blocks(OLD)), (2, 0));
+        }
+    }
+
+    #[test]
+    fn clearing_leaves_nothing_behind() {
+        let mut matches = Matches::new();
+        matches.note(OLD, 9);
+        matches.note(Tenant { slot: 700, generation: 1 }, 1);
+        assert_eq!(matches.iter().count(), 2);
+        matches.clear();
+        assert_eq!(matches.iter().count(), 0);
+        assert_eq!(matches.blocks(OLD), 0, "a match of the last lookup was left");
+    }
+
+    #[test]
+    fn a_tenant_never_seen_matches_nothing() {
+        assert_eq!(Matches::new().blocks(NEW), 0);
+    }
+}

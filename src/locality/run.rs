@@ -1,0 +1,250 @@
+//! A run: consecutive blocks with nothing known to leave or end between them, and the tenants that hold some of them.
+//!
+//! Runs are the edges of a compressed trie. Block hashes are chained (equal hash, equal blocks up to there), so the
+//! trie needs no nodes and no pointers: after the last block of a run, the next hash of the prompt names the next run.
+//!
+//! Invariants: a run has a block; holders are ordered by slot and generation; some holder reaches the last block.
+
+use std::mem::size_of;
+
+use smallvec::SmallVec;
+
+use super::bytes::heap_bytes;
+use super::lru::HoldId;
+use super::matches::Matches;
+use crate::pool::Tenant;
+use crate::prefix::BlockHash;
+
+/// Consecutive blocks and who holds them.
+pub(super) struct Run {
+    hashes: Vec<BlockHash>,
+    /// Most runs are one conversation's turn at one backend, so one holder is kept without an allocation.
+    holders: SmallVec<[Holder; 1]>,
+}
+
+/// One tenant's part of a run. At least one of its two counts is not 0.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holder {
+    pub(super) tenant: Tenant,
+    /// Leading blocks of the run that the tenant is assumed to hold.
+    pub(super) blocks: u32,
+    /// Requests in flight whose prompts run through here; while there are any, the whole run counts as held.
+    pub(super) in_flight: u32,
+    /// The place of the assumed blocks in the tenant's order of use.
+    pub(super) hold: HoldId,
+}
+
+/// How far a prompt goes along a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Overlap {
+    /// Leading blocks of the run that the prompt shares, at least 1.
+    pub(super) shared: usize,
+    /// Blocks of the run.
+    pub(super) run: usize,
+}
+
+/// What an edit of a holder did to its run.
+pub(super) struct Edited {
+    pub(super) bytes_before: usize,
+    pub(super) bytes_after: usize,
+    /// The holder had nothing left and was taken out.
+    pub(super) is_holder_gone: bool,
+    /// That was the last holder: the run is to be removed.
+    pub(super) is_run_empty: bool,
+}
+
+// === impl Overlap ===
+
+impl Overlap {
+    /// The prompt covers the run, so that another may follow.
+    pub(super) fn is_whole(self) -> bool {
+        self.shared == self.run
+    }
+}
+
+// === impl Run ===
+
+impl Run {
+    /// A run without holders; `hashes` is not empty.
+    pub(super) fn new(hashes: &[BlockHash]) -> Self {
+        Self { hashes: hashes.to_vec(), holders: SmallVec::new() }
+    }
+
+    /// Bytes that [`Run::new`] allocates for `blocks` blocks, itself included.
+    pub(super) fn bytes_for(blocks: usize) -> usize {
+        heap_bytes(size_of::<Self>()) + heap_bytes(blocks * size_of::<BlockHash>())
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.hashes.len()
+    }
+
+    pub(super) fn hashes(&self) -> &[BlockHash] {
+        &self.hashes
+    }
+
+    pub(super) fn holders(&self) -> &[Holder] {
+        &self.holders
+    }
+
+    pub(super) fn holder(&self, tenant: Tenant) -> Option<&Holder> {
+        self.position(tenant).ok().map(|at| &self.holders[at])
+    }
+
+    /// Bytes allocated by this run, itself included.
+    pub(super) fn bytes(&self) -> usize {
+        let holders = if self.holders.spilled() { holder_bytes(self.holders.capacity()) } else { 0 };
+        heap_bytes(size_of::<Self>()) + heap_bytes(self.hashes.capacity() * size_of::<BlockHash>()) + holders
+    }
+
+    /// Notes what every holder has of a prompt's `rest`, which starts `base` blocks into it. The shared length is
+    /// searched for by halving: equal hashes mean equal blocks up to there.
+    pub(super) fn note_matches(&self, rest: &[BlockHash], base: usize, matches: &mut Matches) -> Overlap {
+        let shared = self.search_shared(rest);
+        for holder in &self.holders {
+            let held = if holder.in_flight > 0 { shared } else { shared.min(holder.blocks as usize) };
+            matches.note(holder.tenant, (base + held) as u32);
+        }
+        Overlap { shared, run: self.hashes.len() }
+    }
+
+    /// How far `rest` goes along this run, every block compared: what is written must be right even where two hashes
+    /// collide, or a claim could be released on other runs than those it was made on.
+    pub(super) fn compare(&self, rest: &[BlockHash]) -> Overlap {
+        const STRIDE: usize = 32;
+        let longest = self.hashes.len().min(rest.len());
+        let (ours, theirs) = (&self.hashes[..longest], &rest[..longest]);
+        let equal = ours.chunks(STRIDE).zip(theirs.chunks(STRIDE)).take_while(|(a, b)| a == b).count() * STRIDE;
+        let equal = equal.min(longest);
+        let more = ours[equal..].iter().zip(&theirs[equal..]).take_while(|(a, b)| a == b).count();
+        Overlap { shared: equal + more, run: self.hashes.len() }
+    }
+
+    /// Bytes by which one more holder makes the run larger.
+    pub(super) fn holder_growth_bytes(&self) -> usize {
+        if self.holders.len() < self.holders.capacity() {
+            return 0;
+        }
+        let now = if self.holders.spilled() { holder_bytes(self.holders.capacity()) } else { 0 };
+        holder_bytes(self.grown_capacity()) - now
+    }
+
+    /// Adds a holder for a tenant that has none; returns the bytes that this took.
+    pub(super) fn add_holder(&mut self, holder: Holder) -> usize {
+        let growth = self.holder_growth_bytes();
+        if growth > 0 {
+            self.holders.grow(self.grown_capacity());
+        }
+        let at = self.position(holder.tenant).unwrap_or_else(|at| at);
+        self.holders.insert(at, holder);
+        growth
+    }
+
+    /// Changes a tenant's holder, takes it out if it has nothing left, and drops the blocks that nobody reaches.
+    pub(super) fn edit_holder(&mut self, tenant: Tenant, edit: impl FnOnce(&mut Holder)) -> Option<Edited> {
+        let at = self.position(tenant).ok()?;
+        let bytes_before = self.bytes();
+        let holder = &mut self.holders[at];
+        edit(holder);
+        let is_holder_gone = holder.blocks == 0 && holder.in_flight == 0;
+        if is_holder_gone {
+            self.holders.remove(at);
+            if self.holders.len() <= self.holders.capacity() / 4 || self.holders.len() == 1 {
+                self.holders.shrink_to_fit();
+            }
+        }
+        let is_run_empty = self.holders.is_empty();
+        if !is_run_empty {
+            self.drop_unreached();
+        }
+        Some(Edited { bytes_before, bytes_after: self.bytes(), is_holder_gone, is_run_empty })
+    }
+
+    /// The last part of this run, from block `at` on, as a run of its own; `hold_of` is told each holder that goes
+    /// over and how many of its blocks do, and makes a place in its tenant's order of use for them.
+    pub(super) fn tail(&self, at: usize, mut hold_of: impl FnMut(&Holder, u32) -> HoldId) -> Self {
+        let mut holders = SmallVec::with_capacity(self.reaching_beyond(at));
+        for holder in self.holders.iter().filter(|holder| holder.reaches_beyond(at)) {
+            let blocks = holder.blocks.saturating_sub(at as u32);
+            holders.push(Holder { blocks, hold: hold_of(holder, blocks), ..*holder });
+        }
+        Self { hashes: self.hashes[at..].to_vec(), holders }
+    }
+
+    /// Bytes by which a cut at `at` makes this run and its tail larger together, at most.
+    pub(super) fn cut_growth_bytes(&self, at: usize) -> usize {
+        let moved = self.reaching_beyond(at);
+        let holders = if moved > 1 { holder_bytes(moved) } else { 0 };
+        let hashes = heap_bytes(self.hashes.capacity() * size_of::<BlockHash>());
+        (Self::bytes_for(self.hashes.len() - at) + heap_bytes(at * size_of::<BlockHash>()) + holders)
+            .saturating_sub(hashes)
+    }
+
+    /// Holders that have something at or after block `at`.
+    pub(super) fn reaching_beyond(&self, at: usize) -> usize {
+        self.holders.iter().filter(|holder| holder.reaches_beyond(at)).count()
+    }
+
+    /// Leaves the blocks of `head`, a copy of the first blocks; returns the former vector, to be freed after the lock.
+    pub(super) fn shorten(&mut self, head: Vec<BlockHash>) -> Vec<BlockHash> {
+        for holder in &mut self.holders {
+            holder.blocks = holder.blocks.min(head.len() as u32);
+        }
+        std::mem::replace(&mut self.hashes, head)
+    }
+
+    fn search_shared(&self, rest: &[BlockHash]) -> usize {
+        let longest = self.hashes.len().min(rest.len());
+        // Most runs are gone through whole, so the end is looked at first: one cache miss instead of a dozen.
+        if self.hashes[longest - 1] == rest[longest - 1] {
+            return longest;
+        }
+        let (mut shared, mut differs) = (1, longest - 1);
+        while shared < differs {
+            let middle = shared + (differs - shared) / 2;
+            if self.hashes[middle] == rest[middle] {
+                shared = middle + 1;
+            } else {
+                differs = middle;
+            }
+        }
+        shared
+    }
+
+    fn position(&self, tenant: Tenant) -> Result<usize, usize> {
+        self.holders.binary_search_by_key(&(tenant.slot, tenant.generation), |holder| {
+            (holder.tenant.slot, holder.tenant.generation)
+        })
+    }
+
+    fn grown_capacity(&self) -> usize {
+        // By half: a run shared by a fleet must not carry as much slack as content.
+        let capacity = self.holders.capacity();
+        (capacity + capacity / 2).max(capacity + 1)
+    }
+
+    fn drop_unreached(&mut self) {
+        let whole = self.hashes.len();
+        if self.holders.iter().any(|holder| holder.in_flight > 0 || holder.blocks as usize >= whole) {
+            return;
+        }
+        let reach = self.holders.iter().map(|holder| holder.blocks as usize).max().unwrap_or(whole);
+        self.hashes.truncate(reach.max(1));
+        // Eviction nibbles; giving back each block at once would copy the whole run for each.
+        if self.hashes.len() <= self.hashes.capacity() / 4 * 3 {
+            self.hashes.shrink_to_fit();
+        }
+    }
+}
+
+// === impl Holder ===
+
+impl Holder {
+    fn reaches_beyond(&self, at: usize) -> bool {
+        self.in_flight > 0 || self.blocks as usize > at
+    }
+}
+
+fn holder_bytes(capacity: usize) -> usize {
+    heap_bytes(capacity * size_of::<Holder>())
+}
