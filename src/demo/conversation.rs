@@ -49,10 +49,10 @@ impl Default for Shape {
     fn default() -> Self {
         Self {
             conversations: 80,
-            groups: 10,
+            groups: 20,
             turns: 6,
             system_tokens: 600,
-            user_tokens: 300,
+            user_tokens: 350,
             output_tokens: 24,
             concurrency: 32,
         }
@@ -143,9 +143,9 @@ mod tests {
     #[test]
     fn a_group_shares_its_system_prompt_and_nothing_else() {
         let system = |number| Conversation::new(&Shape::default(), 1, number).messages[0].clone();
-        assert_eq!(system(3), system(13), "10 groups");
+        assert_eq!(system(3), system(23), "20 groups");
         assert_ne!(system(3), system(4));
-        assert_ne!(first_turn(1, 3), first_turn(1, 13));
+        assert_ne!(first_turn(1, 3), first_turn(1, 23));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use load::{Results, drive};
 
 /// What the demo does.
 #[derive(Debug, Clone, Args)]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Simulated engines behind the proxy
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=64))]
     backends: u16,
@@ -44,7 +44,7 @@ pub struct DemoArgs {
 ///
 /// # Errors
 /// When an address cannot be listened on, or the fleet does not become ready.
-pub fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(demonstrate(args))
 }
