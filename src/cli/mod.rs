@@ -17,7 +17,11 @@ use crate::sim::EngineArgs;
 /// A load balancer for LLM inference fleets: it sends each request to the backend that already holds the prompt's
 /// prefix in its KV cache, unless waiting there costs more than recomputing.
 #[derive(Debug, Parser)]
-#[command(name = "warmgate", version, after_help = "Start with `warmgate demo`: engines are simulated, nothing is installed.")]
+#[command(
+    name = "warmgate",
+    version,
+    after_help = "Start with `warmgate demo`: engines are simulated, nothing is installed."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
