@@ -1,6 +1,6 @@
 //! The data path: one request from its header to its log line.
 //!
-//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`plan`]
+//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`mod@plan`]
 //! says what the request asks of routing, [`peer`] chooses and connects, [`response`] watches the answer, [`reject`]
 //! makes our own error replies, [`finish`] counts and logs.
 
