@@ -1,5 +1,7 @@
 //! The demo keeps its promise: the same conversations, and what locality is worth. Ratios within one run.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 use std::process::Command;
 
 use serde_json::Value;
