@@ -44,6 +44,7 @@ pub async fn post(address: SocketAddr, path: &str, headers: &[(&str, &str)], bod
 impl H2 {
     pub async fn connect(address: SocketAddr) -> Self {
         let tcp = TcpStream::connect(address).await.unwrap();
+        tcp.set_nodelay(true).unwrap();
         let (sender, connection) = within("the HTTP/2 handshake", h2::client::handshake(tcp)).await.unwrap();
         tokio::spawn(async move {
             // Its end is seen by the streams.
