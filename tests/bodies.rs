@@ -159,8 +159,8 @@ async fn a_request_without_room_for_its_body_waits_then_gets_503_and_retry_after
 
     holder.send_bytes(&whole[whole.len() - 1..]).await;
     assert_arrived("the body that held the budget", &whole, &holder.response("POST").await.unwrap());
-    assert_eq!(proxy.metric("requests_total", "reason=\"no_room\"").await, 2.0);
     proxy.let_go().await;
+    assert_eq!(proxy.metric("requests_total", "reason=\"no_room\"").await, 2.0, "and is counted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
