@@ -3,6 +3,12 @@
 //! The recordings are not part of the project: they lie in `../shared` beside the checkout, or where the environment
 //! variable `WARMGATE_SHARED` points. Where neither exists the tests say so and pass.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on fails, one that is skipped says so"
+)]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -13,8 +19,8 @@ use common::backend::Fleet;
 use common::client::{Client, Response};
 use common::h2c::{H2, Length};
 use common::proxy::{Proxy, Setup};
-use common::wire::{Framing, Head};
 use common::streamed_chat;
+use common::wire::{Framing, Head};
 use parking_lot::Mutex;
 
 /// What a proxy may change: fields of one hop, the date, and what it adds.
@@ -48,7 +54,8 @@ fn responses(bytes: &[u8]) -> Vec<Vec<u8>> {
 fn decode(bytes: &[u8], method: &str) -> (Head, Vec<u8>, bool) {
     let end = memchr::memmem::find(bytes, b"\r\n\r\n").expect("a recording has a head") + 4;
     let head = Head::parse(bytes[..end].to_vec());
-    let framing = if head.start_line.starts_with("HTTP/") { head.response_framing(method) } else { head.request_framing() };
+    let framing =
+        if head.start_line.starts_with("HTTP/") { head.response_framing(method) } else { head.request_framing() };
     let rest = &bytes[end..];
     match framing {
         Framing::Chunked => {
@@ -76,7 +83,11 @@ fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
 
 fn compared(head: &Head) -> BTreeMap<&str, &str> {
     let is_compared = |name: &str| !NOT_COMPARED.contains(&name) && !name.starts_with("x-warmgate-");
-    head.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).filter(|(name, _)| is_compared(name)).collect()
+    head.headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .filter(|(name, _)| is_compared(name))
+        .collect()
 }
 
 /// A backend that gives its next request the next of `answers`, and closes after the last one.

@@ -1,5 +1,7 @@
 //! The proxy as an HTTP intermediary: ids, errors of its own, what is passed on and what is not, and where requests go.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod common;
 
 use common::backend::Fleet;
@@ -131,7 +133,8 @@ async fn models_are_merged_over_pools_and_passed_through_for_one() {
     assert_eq!(response.text(), r#"{"object":"list","data":[{"id":"theirs"}]}"#, "the engine's own bytes");
     assert_eq!(one.received().len(), 1);
 
-    let a = answering("{}").await.with_models(r#"{"object":"list","data":[{"id":"a","x":1.50},{"id":"shared","by":"a"}]}"#);
+    let a =
+        answering("{}").await.with_models(r#"{"object":"list","data":[{"id":"a","x":1.50},{"id":"shared","by":"a"}]}"#);
     let b = answering("{}").await.with_models(r#"{"object":"list","data":[{"id":"b"},{"id":"shared","by":"b"}]}"#);
     let proxy = Setup::new().pool("a", &a, "models: [a, shared]").pool("b", &b, "models: [b]").start().await;
     common::eventually("all four models are known", || async {
@@ -161,7 +164,9 @@ async fn requests_that_name_a_response_go_to_the_backend_that_made_it() {
             }
             exchange.begin_stream().await?;
             let created = format!(r#"{{"type":"response.created","response":{{"id":"{id}"}}}}"#);
-            exchange.raw(format!("{:x}\r\nevent: response.created\ndata: {created}\n\n\r\n", created.len() + 32).as_bytes()).await?;
+            exchange
+                .raw(format!("{:x}\r\nevent: response.created\ndata: {created}\n\n\r\n", created.len() + 32).as_bytes())
+                .await?;
             exchange.event(r#"{"type":"response.output_text.delta","delta":"a"}"#).await?;
             exchange.raw(b"0\r\n\r\n").await
         })
@@ -175,7 +180,8 @@ async fn requests_that_name_a_response_go_to_the_backend_that_made_it() {
         assert_eq!(made.status, 200, "{}", made.text());
         let maker = made.header("x-warmgate-backend").unwrap().to_owned();
         for _ in 0..3 {
-            let next = json!({"model": "m", "input": "y", "previous_response_id": format!("resp_r{number}")}).to_string();
+            let next =
+                json!({"model": "m", "input": "y", "previous_response_id": format!("resp_r{number}")}).to_string();
             let next = client::post(proxy.http, "/v1/responses", "", next.as_bytes()).await;
             assert_eq!(next.header("x-warmgate-backend"), Some(maker.as_str()), "the next turn, streamed {is_stream}");
             let path = format!("/v1/responses/resp_r{number}");
@@ -212,7 +218,12 @@ async fn hop_by_hop_fields_end_at_the_proxy_in_both_directions() {
     assert!(head.header("connection").is_none_or(|value| !value.contains("x-mine")), "{:?}", head.headers);
     assert_eq!((head.header("authorization"), head.header("x-other")), (Some("Bearer secret"), Some("2")));
     for gone in ["keep-alive", "x-hop"] {
-        assert_eq!(response.header(gone), None, "`{gone}` concerns the backend's connection: {:?}", response.head.headers);
+        assert_eq!(
+            response.header(gone),
+            None,
+            "`{gone}` concerns the backend's connection: {:?}",
+            response.head.headers
+        );
     }
     assert_eq!(response.header("x-end"), Some("2"));
 }
@@ -282,6 +293,34 @@ async fn a_connection_goes_on_after_errors_of_ours_and_of_the_engine() {
     proxy.let_go().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_without_a_preface_does_not_stay_on_the_http_2_listener() {
+    let fleet = Fleet::echo(1).await;
+    let proxy = Setup::of(&fleet).start().await;
+    let (mut silent, mut short) = (Client::connect(proxy.h2c).await, Client::connect(proxy.h2c).await);
+    short.send_bytes(b"GET / HTTP/1.0\r\n\r\n").await;
+    assert!(short.wire.ends().await, "a request shorter than the preface is not waited for without end");
+    assert!(silent.wire.ends().await, "nor is silence");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_informational_response_nobody_asked_for_does_not_disturb_the_answer() {
+    let fleet = Fleet::start(1, |exchange| {
+        Box::pin(async move {
+            exchange.body().await?;
+            exchange.raw(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+            exchange.respond(200, "{}").await
+        })
+    })
+    .await;
+    let proxy = Setup::of(&fleet).start().await;
+    let response = client::post(proxy.http, CHAT, "", &chat("x")).await;
+    assert_eq!((response.status, response.text().as_str(), response.attempts()), (200, "{}", 1));
+    let response = h2c::post(proxy.h2c, CHAT, &[], &chat("x"), Length::Stated).await;
+    assert_eq!((response.status, response.text().as_str(), response.attempts()), (200, "{}", 1));
+    proxy.let_go().await;
+}
+
 /// One turn of a conversation; the backend and the predicted cached tokens.
 async fn turn(proxy: &Proxy, body: &Value) -> (String, u64) {
     let response = client::post(proxy.http, CHAT, "", body.to_string().as_bytes()).await;
@@ -296,7 +335,8 @@ async fn the_next_turn_of_a_conversation_goes_to_the_backend_that_has_the_last_o
     let proxy = Setup::of(&fleet).start().await;
     let mut backends = std::collections::HashSet::new();
     for conversation in 0..8 {
-        let mut messages = vec![json!({"role": "system", "content": format!("{conversation} {}", "Be brief. ".repeat(300))})];
+        let mut messages =
+            vec![json!({"role": "system", "content": format!("{conversation} {}", "Be brief. ".repeat(300))})];
         let mut known = None;
         for number in 0..4 {
             messages.push(json!({"role": "user", "content": format!("Question {number}. {}", "Why? ".repeat(50))}));
