@@ -203,13 +203,9 @@ async fn clients_faults_and_overload_eject_no_backend() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn which_statuses_are_retried_is_configured() {
-    for (statuses, status, attempts) in [
-        ("[502]", 502, 2),
-        ("[502]", 503, 1),
-        ("[502]", 504, 1),
-        ("[]", 503, 1),
-        ("[502, 503, 504]", 504, 2),
-    ] {
+    for (statuses, status, attempts) in
+        [("[502]", 502, 2), ("[502]", 503, 1), ("[502]", 504, 1), ("[]", 503, 1), ("[502, 503, 504]", 504, 2)]
+    {
         let fleet = always(2, status).await;
         let setup = Setup::new().pool("p", &fleet, NO_EJECTION).section("retry", &format!("statuses: {statuses}"));
         let proxy = setup.start().await;

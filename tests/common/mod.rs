@@ -3,7 +3,12 @@
 //! Everything has a port of its own and a bounded wait: a silent proxy is a failed test, not a hung one. Nothing sleeps
 //! to let something happen; tests wait for what they want to see ([`eventually`]).
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses a part of it, in tests only")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, in tests only"
+)]
 
 pub mod backend;
 pub mod client;
