@@ -29,7 +29,7 @@ endif
 lint: setup-lint ## check format, clippy, documentation, benchmarks and dependencies
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --locked --no-deps --document-private-items
 ifneq ($(HAVE_BENCHES),)
 	cargo test --locked --bench '*' --no-run
 endif

@@ -5,11 +5,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::iter;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -17,6 +19,9 @@ use crate::metrics::Metrics;
 
 /// Lines that may wait for the writer: about 4 MiB.
 const QUEUE_LINES: usize = 8 * 1024;
+
+/// How long the end of the process waits for the log.
+const FLUSH_TIME: Duration = Duration::from_secs(2);
 
 /// Where the lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,8 +78,15 @@ pub struct Line<'a> {
 /// Takes lines; a clone writes to the same place.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
-    queue: Option<SyncSender<Vec<u8>>>,
+    queue: Option<SyncSender<Message>>,
     metrics: Arc<Metrics>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Line(Vec<u8>),
+    /// Answered when all that was queued before is written.
+    Flush(SyncSender<()>),
 }
 
 // === impl AccessLog ===
@@ -101,8 +113,18 @@ impl AccessLog {
         let Some(queue) = &self.queue else { return };
         let Ok(mut bytes) = serde_json::to_vec(line) else { return };
         bytes.push(b'\n');
-        if queue.try_send(bytes).is_err() {
+        if queue.try_send(Message::Line(bytes)).is_err() {
             self.metrics.access_log_dropped();
+        }
+    }
+
+    /// Waits until what was queued is written, for at most [`FLUSH_TIME`]: for the end of the process. Blocks.
+    pub fn flush(&self) {
+        let Some(queue) = &self.queue else { return };
+        let (done, is_done) = sync_channel(1);
+        if queue.try_send(Message::Flush(done)).is_ok() {
+            // A log that is still stalled by then has lost its last lines.
+            let _ = is_done.recv_timeout(FLUSH_TIME);
         }
     }
 }
@@ -111,11 +133,11 @@ fn append_to(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn write_lines(lines: &Receiver<Vec<u8>>, out: Box<dyn Write + Send>) {
+fn write_lines(messages: &Receiver<Message>, out: Box<dyn Write + Send>) {
     let mut out = BufWriter::new(out);
     let mut failing = false;
-    while let Ok(first) = lines.recv() {
-        let written = write_batch(&mut out, first, lines);
+    while let Ok(first) = messages.recv() {
+        let written = write_batch(&mut out, first, messages);
         if let (Err(error), false) = (&written, failing) {
             log::error!("the access log cannot be written: {error}; lines are lost until it can");
         }
@@ -124,12 +146,21 @@ fn write_lines(lines: &Receiver<Vec<u8>>, out: Box<dyn Write + Send>) {
 }
 
 /// Writes what is queued, then flushes: few system calls under load, no delay without it.
-fn write_batch(out: &mut impl Write, first: Vec<u8>, lines: &Receiver<Vec<u8>>) -> io::Result<()> {
-    let mut written = out.write_all(&first);
-    while let Ok(line) = lines.try_recv() {
-        written = written.and_then(|()| out.write_all(&line));
+fn write_batch(out: &mut impl Write, first: Message, messages: &Receiver<Message>) -> io::Result<()> {
+    let mut written = Ok(());
+    let mut waiting = Vec::new();
+    for message in iter::once(first).chain(messages.try_iter()) {
+        match message {
+            Message::Line(line) => written = written.and_then(|()| out.write_all(&line)),
+            Message::Flush(done) => waiting.push(done),
+        }
     }
-    written.and_then(|()| out.flush())
+    let written = written.and_then(|()| out.flush());
+    for done in waiting {
+        // Whoever asked may have given up.
+        let _ = done.try_send(());
+    }
+    written
 }
 
 #[cfg(test)]
@@ -140,11 +171,27 @@ mod tests {
     fn a_batch_is_flushed_whole_and_in_order() {
         let (queue, lines) = sync_channel(8);
         for line in ["b\n", "c\n"] {
-            queue.send(line.as_bytes().to_vec()).unwrap();
+            queue.send(Message::Line(line.as_bytes().to_vec())).unwrap();
         }
+        let (done, is_done) = sync_channel(1);
+        queue.send(Message::Flush(done)).unwrap();
         let mut out = Vec::new();
-        write_batch(&mut out, b"a\n".to_vec(), &lines).unwrap();
+        write_batch(&mut out, Message::Line(b"a\n".to_vec()), &lines).unwrap();
         assert_eq!(out, b"a\nb\nc\n");
+        assert!(is_done.try_recv().is_ok(), "who waits for the flush is told");
+    }
+
+    #[test]
+    fn a_flush_waits_for_the_lines_before_it() {
+        let path = std::env::temp_dir().join(format!("warmgate-access-{}.log", std::process::id()));
+        let log = AccessLog::open(&Target::File(path.clone()), Arc::default()).unwrap();
+        for status in 0..100 {
+            log.write(&Line { status, ..Line::default() });
+        }
+        log.flush();
+        let written = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(written.lines().count(), 100);
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod cli;
 mod client;
 pub mod config;
 pub mod control;
+mod demo;
 mod lifecycle;
 pub mod locality;
 mod logging;

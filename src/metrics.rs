@@ -19,8 +19,7 @@ const TTFT_BUCKETS: [f64; 16] =
     [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
 
 /// Upper bounds of a request's whole time, seconds.
-const DURATION_BUCKETS: [f64; 14] =
-    [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 180.0, 600.0];
+const DURATION_BUCKETS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 180.0, 600.0];
 
 /// How a request ended, as the `reason` label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -317,8 +316,7 @@ impl Metrics {
     /// An attempt failed and another follows.
     pub fn retried(&self, labels: &BackendLabels, cause: RetryCause) {
         self.attempts.get_or_create(labels).inc();
-        let labels =
-            RetryLabels { pool: Arc::clone(&labels.pool), backend: Arc::clone(&labels.backend), cause };
+        let labels = RetryLabels { pool: Arc::clone(&labels.pool), backend: Arc::clone(&labels.backend), cause };
         self.retries.get_or_create(&labels).inc();
     }
 

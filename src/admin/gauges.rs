@@ -80,7 +80,11 @@ impl Collector for Gauges {
             ("index_budget_bytes", "The budget of the locality index", index.budget_bytes as f64),
             ("index_blocks", "Blocks believed held, over all backends", index.blocks as f64),
             ("index_runs", "Runs of blocks in the index", index.runs as f64),
-            ("buffered_body_bytes", "Request bodies held, as counted against their budget", state.bodies.used_bytes() as f64),
+            (
+                "buffered_body_bytes",
+                "Request bodies held, as counted against their budget",
+                state.bodies.used_bytes() as f64,
+            ),
             ("requests_in_service", "Requests that have begun and not ended", state.lifecycle.requests() as f64),
             ("snapshot_generation", "Number of the published snapshot", snapshot.generation() as f64),
             ("draining", "1 while the process winds down", f64::from(u8::from(state.lifecycle.is_draining()))),
@@ -91,21 +95,39 @@ impl Collector for Gauges {
     }
 }
 
-fn encode_backends(encoder: &mut DescriptorEncoder<'_>, state: &State, snapshot: &Snapshot, now: Moment) -> fmt::Result {
+fn encode_backends(
+    encoder: &mut DescriptorEncoder<'_>,
+    state: &State,
+    snapshot: &Snapshot,
+    now: Moment,
+) -> fmt::Result {
     for (name, help, value) in BACKEND_GAUGES {
-        encode_each(encoder, name, help, each_backend(snapshot).filter_map(|(labels, pool, backend)| {
-            Some((labels, value(pool, backend, now)?))
-        }))?;
+        encode_each(
+            encoder,
+            name,
+            help,
+            each_backend(snapshot).filter_map(|(labels, pool, backend)| Some((labels, value(pool, backend, now)?))),
+        )?;
     }
-    encode_each(encoder, "backend_index_blocks", "Blocks believed held by the backend", each_backend(snapshot).map(
-        |(labels, _, backend)| (labels, f64::from(state.index.tenant_blocks(backend.tenant))),
-    ))
+    encode_each(
+        encoder,
+        "backend_index_blocks",
+        "Blocks believed held by the backend",
+        each_backend(snapshot)
+            .map(|(labels, _, backend)| (labels, f64::from(state.index.tenant_blocks(backend.tenant)))),
+    )
 }
 
 fn encode_pools(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
-    encode_each(encoder, "bytes_per_token", "Prompt bytes that make a token, learned", snapshot.pools().iter().map(|pool| {
-        (PoolLabels { pool: Arc::clone(pool.pool.name()) }, pool.pool.scale().bytes_per_token())
-    }))
+    encode_each(
+        encoder,
+        "bytes_per_token",
+        "Prompt bytes that make a token, learned",
+        snapshot
+            .pools()
+            .iter()
+            .map(|pool| (PoolLabels { pool: Arc::clone(pool.pool.name()) }, pool.pool.scale().bytes_per_token())),
+    )
 }
 
 fn each_backend(snapshot: &Snapshot) -> impl Iterator<Item = (BackendLabels, &PoolSnapshot, &BackendSnapshot)> {

@@ -1,5 +1,6 @@
 //! The command line: what each command is called, takes and prints.
 
+mod engine;
 mod explain;
 
 use std::error::Error;
@@ -9,14 +10,18 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config};
+use crate::demo::{self, DemoArgs};
 use crate::server;
-use crate::sim::args::EngineArgs;
-use crate::sim::demo::DemoArgs;
+use crate::sim::EngineArgs;
 
 /// A load balancer for LLM inference fleets: it sends each request to the backend that already holds the prompt's
 /// prefix in its KV cache, unless waiting there costs more than recomputing.
 #[derive(Debug, Parser)]
-#[command(name = "warmgate", version, after_help = "Start with `warmgate demo`: engines are simulated, nothing is installed.")]
+#[command(
+    name = "warmgate",
+    version,
+    after_help = "Start with `warmgate demo`: engines are simulated, nothing is installed."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,9 +53,9 @@ pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Run(args) => run(&args.config),
         Command::Check(args) => check(&args.config),
-        Command::Demo(args) => crate::sim::demo::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::explain(&args),
-        Command::Engine(args) => crate::sim::args::run(&args),
+        Command::Engine(args) => engine::run(args),
     };
     match outcome {
         Ok(code) => code,

@@ -263,7 +263,7 @@ fn metrics(section: &mut Section<'_, '_>, engine: Engine) -> Metrics {
 
 fn ejection(section: &mut Section<'_, '_>) -> Ejection {
     let ejection = Ejection {
-        failures: section.value("failures", kind::count(1000), at_least_one(3)),
+        failures: section.value("failures", kind::count(1000), at_least_one(5)),
         base: section.value("base", kind::duration(millis(100), HOUR), secs(5)),
         max: section.value("max", kind::duration(millis(100), DAY), MINUTE),
         stuck_after: section.value("stuck_after", kind::duration(secs(1), HOUR), MINUTE),

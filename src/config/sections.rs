@@ -231,7 +231,7 @@ pub struct Metrics {
 /// Exclusion of a backend because real requests failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failures in a row that eject; 3, 1 to 1000.
+    /// Failures in a row that eject; 5, 1 to 1000. A refused or broken connection counts as two.
     pub failures: NonZeroU32,
     /// How long the first ejection lasts; each next one twice as long. 5 s, 100 ms to 1 h.
     pub base: Duration,

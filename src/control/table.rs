@@ -15,15 +15,16 @@ use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
 use crate::config;
 use crate::metrics::BackendLabels;
-use crate::pool::{
-    Backend, BackendSnapshot, EngineState, Health, ModelEntry, Pool, PoolSnapshot, Snapshot, Tenant,
-};
+use crate::pool::{Backend, BackendSnapshot, EngineState, Health, ModelEntry, Pool, PoolSnapshot, Snapshot, Tenant};
 use crate::prefix::Scale;
 use crate::state::State;
 use crate::time::Moment;
 
 /// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default).
 const MIN_BLOCK_TOKENS: u32 = 16;
+
+/// Entries of restarted and removed backends that a tick takes out of the index, so that they go without requests too.
+const SWEPT_ENTRIES: usize = 10_000;
 
 /// All pools and their backends.
 pub(super) struct Table {
@@ -87,7 +88,11 @@ impl Table {
                 let has_changed = kept.config.health != config.health || kept.config.metrics != config.metrics;
                 (kept.pool, kept.backends, has_changed)
             }
-            None => (Arc::new(Pool::new(&*config.name, Scale::starting_at(config.block_tokens, bytes_per_token))), Vec::new(), false),
+            None => (
+                Arc::new(Pool::new(&*config.name, Scale::starting_at(config.block_tokens, bytes_per_token))),
+                Vec::new(),
+                false,
+            ),
         };
         let mut backends = Vec::with_capacity(config.backends.len());
         for backend in &config.backends {
@@ -104,7 +109,7 @@ impl Table {
         }
         self.remove(&pool, old);
         let models = config.models.iter().map(|model| Arc::from(&**model)).collect();
-        let mut entry = PoolEntry { config: config.clone(), pool, models, backends };
+        let entry = PoolEntry { config: config.clone(), pool, models, backends };
         entry.size_tenants(&self.state);
         entry
     }
@@ -178,6 +183,7 @@ impl Table {
                 }
             }
         }
+        self.state.index.sweep(SWEPT_ENTRIES);
         let metrics = &self.state.metrics;
         self.leaving.retain(|(labels, backend)| {
             let is_over = backend.load().in_flight() == 0;
@@ -205,12 +211,13 @@ impl PoolEntry {
         NonZeroU32::new(tokens.get() * MIN_BLOCK_TOKENS.div_ceil(tokens.get())).unwrap_or(tokens)
     }
 
-    /// Gives each backend as much of the index as its engine can hold.
-    fn size_tenants(&mut self, state: &State) {
-        let block_tokens = u64::from(self.block_tokens().get());
+    /// Cuts prompts into the engines' blocks, and gives each backend as much of the index as its engine can hold.
+    fn size_tenants(&self, state: &State) {
+        let block_tokens = self.block_tokens();
+        self.pool.scale().set_block_tokens(block_tokens);
+        let block_tokens = u64::from(block_tokens.get());
         for entry in &self.backends {
-            let tokens =
-                entry.engine.capacity_tokens.map_or(u64::from(self.config.kv_tokens.get()), NonZeroU64::get);
+            let tokens = entry.engine.capacity_tokens.map_or(u64::from(self.config.kv_tokens.get()), NonZeroU64::get);
             let blocks = u32::try_from(tokens / block_tokens).unwrap_or(u32::MAX);
             state.index.set_capacity(entry.tenant, blocks);
         }
@@ -279,7 +286,11 @@ impl BackendEntry {
 
     /// The engine's cache is gone: so is what was believed of it.
     fn restarted(&mut self, state: &State, pool: &Pool, why: &str) {
-        log::info!("backend {} of pool {} has restarted ({why}); its blocks are forgotten", self.config.name, pool.name());
+        log::info!(
+            "backend {} of pool {} has restarted ({why}); its blocks are forgotten",
+            self.config.name,
+            pool.name()
+        );
         self.tenant = state.index.restart(self.tenant);
         let labels = BackendLabels { pool: Arc::clone(pool.name()), backend: Arc::clone(self.backend.name()) };
         state.metrics.restarted(&labels);

@@ -1,6 +1,7 @@
 //! Readers beside a writer, on real threads: no lookup sees what was at no moment true.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::tests::chain;
@@ -10,37 +11,37 @@ use crate::prefix::BlockHash;
 
 const WRITES: usize = 4000;
 
+/// Counts a thread out even when it panics, so that the others end too.
+struct Writing<'a>(&'a AtomicUsize);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Runs `write` that many times on each of two threads, and `look` on two others until they are done.
 fn beside(write: impl Fn(&mut fastrand::Rng) + Sync, look: impl Fn(&mut Matches, &mut fastrand::Rng) + Sync) {
-    let (writing, looks) = (AtomicUsize::new(2), AtomicUsize::new(0));
-    let started = AtomicBool::new(false);
+    let (start, writing, looks) = (Barrier::new(4), AtomicUsize::new(2), AtomicUsize::new(0));
+    let (write, look, start, writing, looks) = (&write, &look, &start, &writing, &looks);
     thread::scope(|scope| {
         for seed in 0..2 {
-            scope.spawn({
-                let (write, writing, started) = (&write, &writing, &started);
-                move || {
-                    let mut rng = fastrand::Rng::with_seed(seed);
-                    while !started.load(Ordering::Relaxed) {
-                        thread::yield_now();
-                    }
-                    (0..WRITES).for_each(|_| write(&mut rng));
-                    writing.fetch_sub(1, Ordering::Relaxed);
-                }
+            scope.spawn(move || {
+                let (mut rng, _writing) = (fastrand::Rng::with_seed(seed), Writing(writing));
+                start.wait();
+                (0..WRITES).for_each(|_| write(&mut rng));
             });
-            scope.spawn({
-                let (look, writing, looks, started) = (&look, &writing, &looks, &started);
-                move || {
-                    let (mut rng, mut matches) = (fastrand::Rng::with_seed(100 + seed), Matches::new());
-                    while writing.load(Ordering::Relaxed) > 0 {
-                        look(&mut matches, &mut rng);
-                        looks.fetch_add(1, Ordering::Relaxed);
-                        started.store(true, Ordering::Relaxed);
-                    }
+            scope.spawn(move || {
+                let (mut rng, mut matches) = (fastrand::Rng::with_seed(100 + seed), Matches::new());
+                start.wait();
+                while writing.load(Ordering::Relaxed) > 0 {
+                    look(&mut matches, &mut rng);
+                    looks.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    assert!(looks.into_inner() > 10, "nobody looked while there was something to see");
+    assert!(looks.load(Ordering::Relaxed) > 10, "nobody looked while there was something to see");
 }
 
 /// The first `shared` blocks of a prompt that all know, then blocks of one's own.

@@ -140,7 +140,7 @@ impl Table {
 /// Spreads a key. Block hashes are spread already, but by a function that whoever writes prompts can compute too: a
 /// multiplication folded with a secret costs a nanosecond and takes away the choice of the place.
 pub(super) fn mix(key: BlockHash, seed: u64) -> u64 {
-    let product = u128::from(key.0 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835_u128);
+    let product = u128::from(key.0 ^ seed) * 0x9e37_79b9_7f4a_7c15;
     (product as u64) ^ ((product >> 64) as u64)
 }
 

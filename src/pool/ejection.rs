@@ -184,7 +184,10 @@ impl Transition {
         match self {
             Self::Ejected { cause, until, times } => {
                 let seconds = until.since(now).as_secs_f64();
-                log::warn!("backend {backend} ejected for {seconds:.1} s: {} (ejection {times} in a row)", cause.name());
+                log::warn!(
+                    "backend {backend} ejected for {seconds:.1} s: {} (ejection {times} in a row)",
+                    cause.name()
+                );
             }
             Self::Readmitted => log::info!("backend {backend} readmitted"),
         }

@@ -1,7 +1,5 @@
 //! The end of a request, however it ended: learn from it, count it, write its line.
 
-
-
 use pingora_core::{Error, ErrorSource};
 use pingora_proxy::Session;
 
@@ -80,7 +78,12 @@ fn tokens(ctx: &RequestContext, usage: Option<Usage>) -> Option<TokenRecord> {
     })
 }
 
-fn line<'a>(session: &'a Session, ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRecord) -> Line<'a> {
+fn line<'a>(
+    session: &'a Session,
+    ctx: &'a RequestContext,
+    usage: Option<Usage>,
+    record: &'a RequestRecord,
+) -> Line<'a> {
     let header = session.req_header();
     let route = ctx.route.as_ref();
     let plan = route.map(|route| &route.plan);

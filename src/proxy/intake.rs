@@ -1,6 +1,5 @@
 //! Takes a request in: its limits, its body, what it asks for. Nothing has been sent to a backend yet.
 
-
 use http::header::HeaderName;
 use pingora_core::Result;
 use pingora_proxy::Session;

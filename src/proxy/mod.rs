@@ -1,8 +1,8 @@
 //! The data path: one request from its header to its log line.
 //!
-//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`plan`]
+//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`mod@plan`]
 //! says what the request asks of routing, [`peer`] chooses and connects, [`response`] watches the answer, [`reject`]
-//! makes our own error replies, [`finish`] counts and logs.
+//! and [`reply`] make our own error replies, [`finish`] counts and logs.
 
 pub mod body;
 mod context;
@@ -12,6 +12,7 @@ mod models;
 mod peer;
 mod plan;
 mod reject;
+mod reply;
 mod response;
 mod retry;
 
@@ -139,7 +140,7 @@ impl ProxyHttp for Gateway {
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Self::CTX) -> FailToProxy {
-        reject::reply(session, error, ctx).await
+        reply::reply(session, error, ctx).await
     }
 
     // Each attempt and each failed request is logged once, by us, with its request id.

@@ -83,9 +83,8 @@ pub fn plan(
         Some(endpoint) => match request::read(endpoint, body) {
             Ok(request) => plan_prompt(snapshot, &request, responses),
             // The engine is the judge of a request without a body.
-            Err(ReadError::Empty) => plan_other(snapshot, head, None, responses).map(|(pool, plan)| {
-                (pool, Plan { endpoint: Some(endpoint), ..plan })
-            }),
+            Err(ReadError::Empty) => plan_other(snapshot, head, None, responses)
+                .map(|(pool, plan)| (pool, Plan { endpoint: Some(endpoint), ..plan })),
             Err(error) => Err(error.into()),
         },
         None => plan_other(snapshot, head, model_of(head, body), responses),
@@ -98,11 +97,11 @@ fn plan_prompt(
     responses: &ResponseOwners,
 ) -> Result<(usize, Plan), Reject> {
     let model = request.model.as_deref();
-    let pool = snapshot
-        .pool_for(model)
-        .ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
+    let pool =
+        snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
     let scale = snapshot.pools()[pool].pool.scale();
-    let prompts: SmallVec<[PromptBlocks; 1]> = request.prompts.iter().map(|prompt| PromptBlocks::of(request, prompt, scale)).collect();
+    let prompts: SmallVec<[PromptBlocks; 1]> =
+        request.prompts.iter().map(|prompt| PromptBlocks::of(request, prompt, scale)).collect();
     let unread_tokens = scale.tokens(request.more_prompt_bytes);
     let plan = Plan {
         endpoint: Some(request.endpoint),
@@ -129,9 +128,7 @@ fn plan_other(
     let owners_pool = owner.as_ref().and_then(|owner| snapshot.pool_named(&owner.pool));
     let pool = owners_pool.or_else(|| snapshot.pool_for(model.as_deref()));
     let first = if model.is_none() && !snapshot.pools().is_empty() { Some(0) } else { None };
-    let pool = pool
-        .or(first)
-        .ok_or_else(|| Reject::UnknownModel { model: model.clone().unwrap_or_default() })?;
+    let pool = pool.or(first).ok_or_else(|| Reject::UnknownModel { model: model.clone().unwrap_or_default() })?;
     Ok((pool, Plan { model, owner, ..Plan::default() }))
 }
 
@@ -235,5 +232,6 @@ impl PromptBlocks {
 /// The backend of `pool` that is `owner`.
 pub(super) fn owner_index(pool: &PoolSnapshot, owner: &Owner) -> Option<usize> {
     let name: &Arc<str> = &owner.backend;
-    (owner.pool == *pool.pool.name()).then(|| pool.backends.iter().position(|backend| backend.backend.name() == name))?
+    (owner.pool == *pool.pool.name())
+        .then(|| pool.backends.iter().position(|backend| backend.backend.name() == name))?
 }

@@ -74,7 +74,7 @@ struct Standing {
 /// Filters the backends of `pool` for a request that was at those of `tried` before, and reads the load of the rest.
 ///
 /// `matched_tokens` holds the leading prompt tokens that each backend has, by index; what is missing counts as none. A
-/// backend whose ejection admits a probe is a candidate; who picks it must take the permit ([`super::dispatch`] does).
+/// backend whose ejection admits a probe is a candidate; who picks it must take the permit ([`super::dispatch()`] does).
 pub fn candidates(pool: &PoolSnapshot, matched_tokens: &[u32], tried: &[usize], now: Moment) -> Filtered {
     let standings: SmallVec<[Standing; INLINE]> = pool
         .backends

@@ -1,6 +1,6 @@
 //! The choice of a backend: locality first, then load.
 //!
-//! [`candidates`] filters a pool's backends and reads their load, [`choose`] picks one, [`dispatch`] does both and
+//! [`candidates`] filters a pool's backends and reads their load, [`choose`] picks one, [`dispatch()`] does both and
 //! accounts for the choice before the next decision of the pool is taken. [`choose`] is one pure function for every
 //! endpoint and policy, and for the simulator: what it decides depends on its arguments alone. It allocates nothing for
 //! up to [`INLINE`] candidates.

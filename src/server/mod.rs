@@ -146,11 +146,15 @@ impl Server {
         let _ = timeout(config.server.drain_timeout, self.state.lifecycle.idle()).await;
         self.stop_admin.send_replace(true);
         while self.listeners.join_next().await.is_some() {}
+        self.state.access_log.load().flush();
         self.state.lifecycle.requests()
     }
 }
 
-async fn bind(address: SocketAddr, tls: Option<Arc<pingora_core::listeners::tls::Acceptor>>) -> Result<Listener, StartError> {
+async fn bind(
+    address: SocketAddr,
+    tls: Option<Arc<pingora_core::listeners::tls::Acceptor>>,
+) -> Result<Listener, StartError> {
     Listener::bind(address, tls).await.map_err(|source| StartError::Bind { address, source })
 }
 

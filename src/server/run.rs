@@ -1,6 +1,7 @@
 //! `warmgate run`: the process around a [`Server`]: its runtime, its signals, its service manager.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
@@ -42,10 +43,12 @@ async fn serve(config: Config, source: &Path) -> Result<(), StartError> {
     systemd::ready("serving");
     let watchdog = tokio::spawn(watchdog(server.control().clone()));
     let is_graceful = until_stopped(&mut signals, server.control()).await;
+    let state = Arc::clone(server.state());
     if is_graceful {
         stop(server, &mut signals).await;
     }
     watchdog.abort();
+    state.access_log.load().flush();
     Ok(())
 }
 
@@ -69,7 +72,7 @@ async fn until_stopped(signals: &mut Signals, control: &Handle) -> bool {
 
 /// Winds down; a second signal ends it at once.
 async fn stop(server: Server, signals: &mut Signals) {
-    let state = std::sync::Arc::clone(server.state());
+    let state = Arc::clone(server.state());
     log::info!("SIGTERM: draining, {} requests in flight", state.lifecycle.requests());
     systemd::stopping("draining");
     let stopping = server.stop();

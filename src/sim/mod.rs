@@ -1,3 +1,29 @@
-//! sim
-pub mod args { use std::{error::Error, process::ExitCode}; #[derive(Debug, clap::Args)] pub struct EngineArgs {} pub fn run(_: &EngineArgs) -> Result<ExitCode, Box<dyn Error>> { Ok(ExitCode::SUCCESS) } }
-pub mod demo { use std::{error::Error, process::ExitCode}; #[derive(Debug, clap::Args)] pub struct DemoArgs {} pub fn run(_: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> { Ok(ExitCode::SUCCESS) } }
+//! Simulation: inference engines without a GPU.
+//!
+//! [`engine`] is the model: pure, in anybody's time. [`SimEngine`] is that model behind real HTTP on the current runtime,
+//! with vLLM's endpoints, metrics and manners, and with faults on demand. It stands in for engines in tests and in the
+//! demo, and is never part of serving real traffic.
+
+mod answer;
+mod args;
+mod driver;
+mod endpoint;
+pub mod engine;
+mod exposition;
+mod fault;
+mod handle;
+mod histogram;
+mod http;
+mod options;
+mod process;
+mod prompt;
+mod shared;
+mod state;
+mod words;
+
+pub use args::EngineArgs;
+pub use fault::{Fault, Order};
+pub use handle::SimEngine;
+pub use options::EngineOptions;
+pub use process::{Counts, Received};
+pub use state::{EngineState, Inside};

@@ -1,0 +1,83 @@
+//! A simulated engine in this process.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+
+use super::fault::{Fault, Order};
+use super::http::{self, Port};
+use super::options::EngineOptions;
+use super::shared::Shared;
+use super::state::EngineState;
+
+/// A running engine. It serves on the runtime that started it until it is dropped or stopped.
+#[derive(Debug)]
+pub struct SimEngine {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+// === impl SimEngine ===
+
+impl SimEngine {
+    /// Listens and serves. Must be called inside a Tokio runtime with time and network enabled.
+    pub fn start(options: EngineOptions) -> io::Result<Self> {
+        let port = Port::open(options.listen)?;
+        let faults = options.faults.clone();
+        let (address, shared) = (port.address(), Shared::new(options));
+        for order in faults {
+            shared.inject(order).map_err(io::Error::other)?;
+        }
+        let task = tokio::spawn(http::serve(port, Arc::clone(&shared)));
+        Ok(Self { shared, address, task })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its base URL, without a slash at the end.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared.options.name
+    }
+
+    /// Counters, gauges, faults and the last requests.
+    pub fn state(&self) -> EngineState {
+        EngineState::of(&self.shared)
+    }
+
+    /// Brings a fault about: for `count` requests, or until it is cleared. Refusing ends with [`SimEngine::clear_faults`].
+    ///
+    /// # Errors
+    /// When more faults than it remembers wait for their turn; the text is for people.
+    pub fn inject(&self, fault: Fault, count: Option<u32>) -> Result<(), String> {
+        self.shared.inject(Order { fault, count })
+    }
+
+    /// Ends all faults.
+    pub fn clear_faults(&self) {
+        self.shared.clear();
+    }
+
+    /// Stops, and returns when its port and its connections are closed.
+    pub async fn stop(mut self) {
+        self.task.abort();
+        // Cancelled is what it is meant to be.
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for SimEngine {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,121 @@
+//! The simulated engine's HTTP side: accepts connections while the gate is open, on the current runtime.
+//!
+//! Framing is Pingora's HTTP/1 server session, one for each request on a connection. The port stays ours while
+//! connections are refused: a second socket is bound to it and never listens.
+
+mod body;
+mod connection;
+mod exchange;
+mod generation;
+mod plan;
+mod reply;
+mod socket;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::shared::Shared;
+
+/// Connections that the kernel keeps for us while we are busy.
+const BACKLOG: u32 = 1024;
+/// How long to wait after a failure that will not go away at once, such as a lack of file descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A port and, while connections are taken, the socket that takes them.
+#[derive(Debug)]
+pub(super) struct Port {
+    address: SocketAddr,
+    /// Holds the port; never listens.
+    _reservation: TcpSocket,
+    listener: Option<TcpListener>,
+}
+
+// === impl Port ===
+
+impl Port {
+    /// Takes the port and begins to listen.
+    pub(super) fn open(address: SocketAddr) -> io::Result<Self> {
+        let reservation = bind(address)?;
+        let address = reservation.local_addr()?;
+        let listener = Some(bind(address)?.listen(BACKLOG)?);
+        Ok(Self { address, _reservation: reservation, listener })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Lets the reservation and the listener share the port. A second engine cannot: this one listens.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+/// Serves until the task is dropped.
+pub(super) async fn serve(mut port: Port, shared: Arc<Shared>) {
+    let slots = Arc::new(Semaphore::new(shared.options.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
+    let mut connections = JoinSet::new();
+    let mut gate = shared.gate();
+    let mut restarts = 0;
+    loop {
+        let wanted = *gate.borrow_and_update();
+        if wanted.restarts != restarts {
+            restarts = wanted.restarts;
+            port.listener = None;
+            connections.shutdown().await;
+        }
+        if !wanted.is_open {
+            port.listener = None;
+        } else if port.listener.is_none() {
+            port.listener = reopen(port.address).await;
+        }
+        tokio::select! {
+            (tcp, slot) = accept(port.listener.as_ref(), &slots) => {
+                let shared = Arc::clone(&shared);
+                connections.spawn(async move {
+                    connection::serve(tcp, shared).await;
+                    drop(slot);
+                });
+            }
+            Some(_) = connections.join_next() => {}
+            // The sender lives as long as `shared`.
+            _ = gate.changed() => {}
+        }
+    }
+}
+
+async fn reopen(address: SocketAddr) -> Option<TcpListener> {
+    match bind(address).and_then(|socket| socket.listen(BACKLOG)) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            log::warn!("the simulated engine cannot listen on {address} again: {error}");
+            tokio::time::sleep(PAUSE).await;
+            None
+        }
+    }
+}
+
+/// The next connection, when there is a slot for it. Without a listener there is none, but it looks again after a while.
+async fn accept(listener: Option<&TcpListener>, slots: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    let (Some(listener), Ok(slot)) = (listener, Arc::clone(slots).acquire_owned().await) else {
+        return std::future::pending().await;
+    };
+    loop {
+        match listener.accept().await {
+            Ok((tcp, _)) => return (tcp, slot),
+            Err(error) => {
+                log::debug!("accept: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Everything that can be set about a simulated engine.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use super::engine::{Parameters, Timing};
+use super::fault::Order;
+
+/// Settings of a simulated engine; the default is small enough to watch.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Sent as `x-sim-engine` with every answer.
+    pub name: String,
+    /// The model names that are served. A request for another one gets 404; a request without one is served.
+    pub models: Vec<String>,
+    /// Size and speed.
+    pub parameters: Parameters,
+    /// Seed of the generated text. Engines with one seed give one prompt one answer.
+    pub seed: u64,
+    /// Tokens generated for a request that does not say how many.
+    pub output_tokens: u32,
+    /// How long an idle connection stays open.
+    pub idle_timeout: Duration,
+    /// Most connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+    /// Most bytes in one request body; more get 413.
+    pub max_body_bytes: usize,
+    /// Most bytes of bodies held at a time; a request beyond it gets 503.
+    pub max_buffered_bytes: usize,
+    /// Faults from the start.
+    pub faults: Vec<Order>,
+}
+
+// === impl EngineOptions ===
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            name: String::from("sim"),
+            models: vec![String::from("sim-model")],
+            parameters: Parameters {
+                timing: Timing::from_rates(8000.0, 100.0),
+                block_tokens: 16,
+                kv_blocks: 8192,
+                max_num_seqs: 64,
+                step_tokens: 2048,
+                max_waiting: 4096,
+            },
+            seed: 0,
+            output_tokens: 64,
+            // vLLM's own default. A proxy that reuses connections has to live with it.
+            idle_timeout: Duration::from_secs(5),
+            max_connections: 1024,
+            max_body_bytes: 256 << 20,
+            max_buffered_bytes: 1 << 30,
+            faults: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What the connections of one simulated engine share, and the faults that concern the engine as a whole.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, watch};
+
+use super::fault::{Fault, Faults, Order};
+use super::options::EngineOptions;
+use super::process::Process;
+
+/// Bodies are accounted in pieces of this size.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// Whether connections are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Gate {
+    pub(super) is_open: bool,
+    /// Connections made before the last restart are dead.
+    pub(super) restarts: u64,
+    /// Counts closings, so that the end of an earlier one does not open a later one.
+    closings: u64,
+}
+
+/// The engine behind the connections.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) options: EngineOptions,
+    /// One permit for each page of body that may still be held.
+    pub(super) pages: Arc<Semaphore>,
+    /// Written by restarts alone.
+    process: ArcSwap<Process>,
+    gate: watch::Sender<Gate>,
+    conditions: Mutex<Conditions>,
+}
+
+#[derive(Debug)]
+struct Conditions {
+    faults: Faults,
+    slowdown: f64,
+    is_frozen: bool,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(super) fn new(options: EngineOptions) -> Arc<Self> {
+        let pages = (options.max_buffered_bytes / PAGE_BYTES).clamp(1, Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            pages: Arc::new(Semaphore::new(pages)),
+            process: ArcSwap::new(Process::start(options.parameters, 1)),
+            gate: watch::Sender::new(Gate { is_open: true, restarts: 0, closings: 0 }),
+            conditions: Mutex::new(Conditions { faults: Faults::default(), slowdown: 1.0, is_frozen: false }),
+            options,
+        })
+    }
+
+    pub(super) fn process(&self) -> Arc<Process> {
+        self.process.load_full()
+    }
+
+    pub(super) fn gate(&self) -> watch::Receiver<Gate> {
+        self.gate.subscribe()
+    }
+
+    /// Brings a fault about. The error is for people.
+    pub(super) fn inject(self: &Arc<Self>, order: Order) -> Result<(), String> {
+        match order.fault {
+            Fault::Refuse { for_ms } => self.close(for_ms.map(Duration::from_millis)),
+            Fault::Restart { down_ms } => self.restart(Duration::from_millis(down_ms)),
+            Fault::Slow { factor } => {
+                self.conditions.lock().slowdown = factor;
+                self.process().driver.set_slowdown(factor);
+            }
+            Fault::Freeze => {
+                self.conditions.lock().is_frozen = true;
+                self.process().driver.set_frozen(true);
+            }
+            _ => {
+                if !self.conditions.lock().faults.add(order) {
+                    return Err(String::from("too many faults are waiting for their turn"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends every fault. Requests that hang because of one go on hanging, except after a freeze.
+    pub(super) fn clear(&self) {
+        {
+            let mut conditions = self.conditions.lock();
+            conditions.faults.clear();
+            (conditions.slowdown, conditions.is_frozen) = (1.0, false);
+        }
+        self.process().driver.set_slowdown(1.0);
+        self.process().driver.set_frozen(false);
+        self.gate.send_modify(|gate| gate.is_open = true);
+    }
+
+    pub(super) fn strike<T>(&self, choose: impl FnOnce(&mut Faults) -> T) -> T {
+        choose(&mut self.conditions.lock().faults)
+    }
+
+    /// The faults in force.
+    pub(super) fn faults(&self) -> Vec<Order> {
+        let conditions = self.conditions.lock();
+        let mut list = conditions.faults.list();
+        if conditions.slowdown != 1.0 {
+            list.push(Order { fault: Fault::Slow { factor: conditions.slowdown }, count: None });
+        }
+        if conditions.is_frozen {
+            list.push(Order { fault: Fault::Freeze, count: None });
+        }
+        if !self.gate.borrow().is_open {
+            list.push(Order { fault: Fault::Refuse { for_ms: None }, count: None });
+        }
+        list
+    }
+
+    fn restart(self: &Arc<Self>, down: Duration) {
+        let process = Process::start(self.options.parameters, self.process().generation + 1);
+        // A new process is not frozen, but no faster than the old one.
+        self.conditions.lock().is_frozen = false;
+        process.driver.set_slowdown(self.conditions.lock().slowdown);
+        self.process.store(process);
+        self.gate.send_modify(|gate| gate.restarts += 1);
+        if !down.is_zero() {
+            self.close(Some(down));
+        }
+    }
+
+    /// Refuses connections, for a time or until cleared.
+    fn close(self: &Arc<Self>, duration: Option<Duration>) {
+        self.gate.send_modify(|gate| (gate.is_open, gate.closings) = (false, gate.closings + 1));
+        let closing = self.gate.borrow().closings;
+        let Some(duration) = duration else { return };
+        let shared = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(duration).await;
+            if let Some(shared) = shared.upgrade() {
+                shared.gate.send_if_modified(|gate| {
+                    let is_ours = !gate.is_open && gate.closings == closing;
+                    gate.is_open |= is_ours;
+                    is_ours
+                });
+            }
+        });
+    }
+}
