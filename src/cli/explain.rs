@@ -17,6 +17,9 @@ use crate::config;
 /// How long the proxy may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Terms smaller than this are left out: they would be shown as 0.
+const SHOWN_SECONDS: f64 = 0.000_05;
+
 /// What to explain.
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
@@ -87,7 +90,9 @@ fn row(backend: &Value) -> String {
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(term, seconds)| format!("{term} {:.4}", seconds.as_f64().unwrap_or_default()))
+        .filter_map(|(term, seconds)| Some((term, seconds.as_f64()?)))
+        .filter(|(_, seconds)| *seconds >= SHOWN_SECONDS)
+        .map(|(term, seconds)| format!("{term} {seconds:.4}"))
         .collect();
     format!(
         "{name:<28} {:>9} {:>9} {:>10.4} {mark:>8}  {}",

@@ -38,6 +38,9 @@ pub(crate) struct DemoArgs {
     /// End after the comparison instead of serving until Ctrl-C
     #[arg(long)]
     once: bool,
+    /// Print the comparison as JSON and end
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the demo.
@@ -52,15 +55,21 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
 #[expect(clippy::print_stdout, reason = "the result of the command")]
 async fn demonstrate(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     let shape = Shape { conversations: args.conversations, ..Shape::default() };
-    println!("{} simulated engines (8,000 prompt tokens a second each), {shape}", args.backends);
     let warm = Fleet::start("cost", args.backends, args.listen).await?;
-    println!("  proxy   http://{}   admin http://{}   policy cost", warm.address(), warm.admin_address());
+    if !args.json {
+        println!("{} simulated engines (8,000 prompt tokens a second each), {shape}", args.backends);
+        println!("  proxy   http://{}   admin http://{}   policy cost", warm.address(), warm.admin_address());
+    }
     let with_cost = measure("cost", &warm, &shape, args.seed).await;
     let blind = Fleet::start("round_robin", args.backends, SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     let with_round_robin = measure("round_robin", &blind, &shape, args.seed).await;
     blind.stop().await;
-    println!("\n{}", report::comparison(&with_cost, &with_round_robin));
-    if !args.once {
+    if args.json {
+        println!("{}", report::json(&with_cost, &with_round_robin));
+    } else {
+        println!("\n{}", report::comparison(&with_cost, &with_round_robin));
+    }
+    if !args.once && !args.json {
         println!("{}", report::invitation(warm.address(), warm.admin_address()));
         tokio::signal::ctrl_c().await?;
     }

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
+use serde_json::{Value, json};
+
 use super::fleet::MODEL;
 use super::load::Results;
 
@@ -31,6 +33,24 @@ pub(super) fn comparison(cost: &Results, round_robin: &Results) -> String {
     row("requests", &|results| results.done().to_string(), "");
     row("failed", &|results| results.failed.to_string(), "");
     out
+}
+
+/// Both policies for programs: an array, one object a policy.
+pub(super) fn json(cost: &Results, round_robin: &Results) -> Value {
+    let object = |policy: &str, results: &Results| {
+        json!({
+            "policy": policy,
+            "requests": results.done(),
+            "failed": results.failed,
+            "prompt_tokens": results.prompt_tokens,
+            "cached_tokens": results.cached_tokens,
+            "cached_share": results.cached_share(),
+            "ttft_p50_seconds": results.ttft(0.5),
+            "ttft_p90_seconds": results.ttft(0.9),
+            "requests_by_backend": results.by_backend,
+        })
+    };
+    json!([object("cost", cost), object("round_robin", round_robin)])
 }
 
 /// How to go on by hand.
