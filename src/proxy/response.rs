@@ -106,8 +106,9 @@ fn see(bytes: &[u8], ctx: &mut RequestContext) {
     let now = time::now();
     let has_output = match &mut ctx.answer.reader {
         Some(reader) => {
-            if reader.push(bytes).error {
-                // The engine gave up after its header was sent: an error event in place of tokens.
+            if reader.push(bytes).error && ctx.answer.is_success {
+                // The engine gave up after its header was sent: an error event in place of tokens. With any other
+                // status, the status has been judged.
                 retry::record_failure(ctx, FailureKind::ServerError);
             }
             ctx.answer.reader.as_ref().is_some_and(ResponseReader::has_output)

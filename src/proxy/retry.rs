@@ -32,9 +32,10 @@ pub(super) fn after_exchange_failure(
     mut error: Box<Error>,
     is_reused: bool,
 ) -> Box<Error> {
-    if error.retry() && ctx.answer.retry_status {
-        // Decided already, by the status.
-        ctx.answer.retry_status = false;
+    // Decided already, by the status. The error itself must not be asked before it was told: Pingora leaves those of
+    // pooled connections open, and panics.
+    if std::mem::take(&mut ctx.answer.retry_status) {
+        error.set_retry(true);
         return error;
     }
     error.set_retry(false);
