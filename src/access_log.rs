@@ -130,7 +130,8 @@ impl AccessLog {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn write_lines(messages: &Receiver<Message>, out: Box<dyn Write + Send>) {

@@ -352,6 +352,18 @@ impl Metrics {
         self.access_log_dropped.inc();
     }
 
+    /// Drops every series of a pool that was removed, those of its backends aside.
+    pub fn forget_pool(&self, pool: &Arc<str>) {
+        let labels = PoolLabels { pool: Arc::clone(pool) };
+        self.ttft.remove(&labels);
+        self.duration.remove(&labels);
+        for family in [&self.spills, &self.fail_open, &self.retries_denied] {
+            family.remove(&labels);
+        }
+        // Of requests for which no backend was chosen.
+        self.forget(&BackendLabels { pool: Arc::clone(pool), backend: Arc::default() });
+    }
+
     /// Drops every series of a backend that was removed.
     pub fn forget(&self, labels: &BackendLabels) {
         for family in [
@@ -486,6 +498,9 @@ mod tests {
         assert!(metrics.render().contains("a:1"));
         metrics.forget(&labels());
         assert!(!metrics.render().contains("a:1"), "{}", metrics.render());
+        assert!(metrics.render().contains("llama"), "the pool is still there");
+        metrics.forget_pool(&labels().pool);
+        assert!(!metrics.render().contains("llama"), "{}", metrics.render());
     }
 
     #[test]

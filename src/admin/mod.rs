@@ -4,6 +4,7 @@ mod backends;
 mod explain;
 mod gauges;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -56,17 +57,21 @@ impl Admin {
     }
 
     async fn answer(&self, method: &Method, path: &str, query: Option<&str>, session: &mut ServerSession) -> Reply {
-        match (method.as_str(), path) {
-            ("GET", "/") => text(StatusCode::OK, INDEX),
-            ("GET", "/metrics") => metrics(&self.state),
-            ("GET", "/healthz") => text(StatusCode::OK, "ok\n"),
-            ("GET", "/readyz") => readiness(&self.state),
-            ("GET", "/backends") => json(StatusCode::OK, &backends::report(&self.state, time::now())),
-            ("POST", "/explain") => self.explain(query, session).await,
-            ("POST", "/reload") => self.reload().await,
-            ("POST", _) => self.drain(path).await,
-            ("GET", _) => failed(StatusCode::NOT_FOUND, "no such page; GET / lists them"),
-            _ => failed(StatusCode::METHOD_NOT_ALLOWED, "GET or POST; GET / lists what there is"),
+        let path = &*decoded(path);
+        match method_of(path) {
+            None => return failed(StatusCode::NOT_FOUND, "there is no such page; GET / lists what there is"),
+            Some(right) if right != method => return wrong_method(&right),
+            Some(_) => {}
+        }
+        match path {
+            "/" => text(StatusCode::OK, INDEX),
+            "/metrics" => metrics(&self.state),
+            "/healthz" => text(StatusCode::OK, "ok\n"),
+            "/readyz" => readiness(&self.state),
+            "/backends" => json(StatusCode::OK, &backends::report(&self.state, time::now())),
+            "/explain" => self.explain(query, session).await,
+            "/reload" => self.reload().await,
+            _ => self.drain(path).await,
         }
     }
 
@@ -80,11 +85,8 @@ impl Admin {
     }
 
     async fn drain(&self, path: &str) -> Reply {
-        let command = path.strip_prefix("/backends/").and_then(|rest| rest.rsplit_once('/'));
-        let (name, is_draining) = match command {
-            Some((name, "drain")) => (name, true),
-            Some((name, "undrain")) => (name, false),
-            _ => return failed(StatusCode::NOT_FOUND, "no such command; GET / lists them"),
+        let Some((name, is_draining)) = drain_command(path) else {
+            return failed(StatusCode::NOT_FOUND, "there is no such command; GET / lists what there is");
         };
         match self.control.set_draining(name, is_draining).await {
             Ok(0) => failed(StatusCode::NOT_FOUND, &format!("no backend is named {name:?}; GET /backends lists them")),
@@ -99,7 +101,7 @@ impl Admin {
             Err(reply) => return reply,
         };
         let path = query.and_then(|query| query.strip_prefix("path=")).unwrap_or("/v1/chat/completions");
-        match explain::explain(&self.state, path, &body, time::now()) {
+        match explain::explain(&self.state, &decoded(path), &body, time::now()) {
             Ok(explanation) => json(StatusCode::OK, &explanation),
             Err(reject) => reply(reject.status(), "application/json", reject.body().to_vec()),
         }
@@ -113,6 +115,46 @@ impl ServeHttp for Admin {
         let (method, uri) = (header.method.clone(), header.uri.clone());
         self.answer(&method, uri.path(), uri.query(), session).await
     }
+}
+
+/// The one method that makes sense for a path; none for a path that is not there.
+fn method_of(path: &str) -> Option<Method> {
+    match path {
+        "/" | "/metrics" | "/healthz" | "/readyz" | "/backends" => Some(Method::GET),
+        "/explain" | "/reload" => Some(Method::POST),
+        _ => drain_command(path).map(|_| Method::POST),
+    }
+}
+
+/// The backend named in the path, and whether it shall drain.
+fn drain_command(path: &str) -> Option<(&str, bool)> {
+    let (name, command) = path.strip_prefix("/backends/")?.rsplit_once('/')?;
+    match command {
+        "drain" => Some((name, true)),
+        "undrain" => Some((name, false)),
+        _ => None,
+    }
+}
+
+/// With `%5B` and the like as what they stand for: backends may have brackets in their names. What does not decode to
+/// text stays as it is, and names nothing.
+fn decoded(path: &str) -> Cow<'_, str> {
+    if !path.contains('%') {
+        return Cow::Borrowed(path);
+    }
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let [first, after @ ..] = rest {
+        let coded = after.first_chunk::<2>().filter(|_| *first == b'%').and_then(|digits| hexadecimal(*digits));
+        bytes.push(coded.unwrap_or(*first));
+        rest = if coded.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).map_or(Cow::Borrowed(path), Cow::Owned)
+}
+
+fn hexadecimal(digits: [u8; 2]) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(digits[0])? * 16 + digit(digits[1])?)
 }
 
 async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, Reply> {
@@ -154,6 +196,14 @@ fn done(outcome: &str) -> Reply {
 
 fn failed(status: StatusCode, detail: &str) -> Reply {
     json(status, &Outcome { outcome: "refused", detail: Some(detail.to_owned()) })
+}
+
+fn wrong_method(right: &Method) -> Reply {
+    let mut reply = failed(StatusCode::METHOD_NOT_ALLOWED, &format!("this takes {right}; GET / lists what there is"));
+    if let Ok(right) = header::HeaderValue::from_str(right.as_str()) {
+        reply.headers_mut().insert(header::ALLOW, right);
+    }
+    reply
 }
 
 fn text(status: StatusCode, text: &str) -> Reply {

@@ -50,12 +50,18 @@ impl EngineSample {
     }
 
     /// Whether `self`, scraped after `earlier`, is of another process: it started at another time, or a count that only
-    /// grows went back.
-    pub fn is_restart_after(&self, earlier: &Self) -> bool {
+    /// grows went back. None if the two have nothing in common by which to tell.
+    pub fn is_restart_after(&self, earlier: &Self) -> Option<bool> {
         if let (Some(now), Some(before)) = (self.started_at, earlier.started_at) {
-            return (now - before).abs() > 0.5;
+            return Some((now - before).abs() > 0.5);
         }
-        matches!((self.prompt_tokens_total, earlier.prompt_tokens_total), (Some(now), Some(before)) if now < before)
+        let counts = self.prompt_tokens_total.zip(earlier.prompt_tokens_total);
+        counts.map(|(now, before)| now < before)
+    }
+
+    /// Whether a later sample can be told to be of another process.
+    pub fn identifies_process(&self) -> bool {
+        self.started_at.is_some() || self.prompt_tokens_total.is_some()
     }
 }
 
@@ -233,10 +239,13 @@ sglang:num_pages{dp_rank="0"} 100
             prompt_tokens_total,
             ..EngineSample::default()
         };
-        assert!(sample(Some(200.0), Some(9.0)).is_restart_after(&sample(Some(100.0), Some(5.0))));
-        assert!(!sample(Some(100.0), Some(9.0)).is_restart_after(&sample(Some(100.0), Some(5.0))));
-        assert!(sample(None, Some(1.0)).is_restart_after(&sample(None, Some(5.0))));
-        assert!(!sample(None, None).is_restart_after(&sample(Some(100.0), Some(5.0))), "nothing to compare");
+        let earlier = sample(Some(100.0), Some(5.0));
+        assert_eq!(sample(Some(200.0), Some(9.0)).is_restart_after(&earlier), Some(true));
+        assert_eq!(sample(Some(100.0), Some(9.0)).is_restart_after(&earlier), Some(false));
+        assert_eq!(sample(None, Some(1.0)).is_restart_after(&earlier), Some(true), "a count that went back");
+        assert_eq!(sample(None, Some(5.0)).is_restart_after(&earlier), Some(false));
+        assert_eq!(sample(None, None).is_restart_after(&earlier), None, "nothing to compare");
+        assert!(earlier.identifies_process() && !sample(None, None).identifies_process());
     }
 
     #[test]

@@ -158,14 +158,13 @@ impl Loop {
     }
 
     fn follow_file(&mut self) {
-        if self.source.as_ref().is_some_and(Source::has_changed)
-            && let Err(error) = self.reload()
-        {
-            log::error!("the changed configuration file is refused; the running configuration stays: {error}");
+        if self.source.as_ref().is_some_and(Source::has_changed) {
+            // Nobody waits for the outcome; log and metric have it.
+            let _ = self.reload();
         }
     }
 
-    /// Applies the file, or refuses it whole.
+    /// Applies the file, or refuses it whole; the log says why, whoever asked.
     fn reload(&mut self) -> Result<Reloaded, Refused> {
         systemd::reloading();
         let outcome = self.read_and_apply();
@@ -173,6 +172,9 @@ impl Loop {
             Ok(_) => "serving",
             Err(_) => "serving; the last reload was refused",
         });
+        if let Err(refused) = &outcome {
+            log::error!("the configuration file is refused; the running configuration stays: {refused}");
+        }
         self.state.metrics.reloaded(outcome.is_ok());
         outcome
     }

@@ -33,8 +33,10 @@ pub(super) struct Table {
     next_id: BackendId,
     generation: u64,
     pools: Vec<PoolEntry>,
-    /// Removed backends whose last requests are not over.
+    /// Removed backends that a request may still be at, or choose.
     leaving: Vec<(BackendLabels, Arc<Backend>)>,
+    /// Names of removed pools whose backends are leaving.
+    leaving_pools: Vec<Arc<str>>,
 }
 
 struct PoolEntry {
@@ -54,6 +56,8 @@ struct BackendEntry {
     is_draining: bool,
     /// A probe was refused since the last good one: the engine was down.
     was_refused: bool,
+    /// It came back, and its next scrape will tell whether it is another process.
+    is_unjudged: bool,
     engine: EngineState,
     sample: Option<EngineSample>,
     models: Arc<[ModelEntry]>,
@@ -65,7 +69,7 @@ struct BackendEntry {
 impl Table {
     /// Empty; `reports` is where the backends' tasks will report to.
     pub(super) fn new(state: Arc<State>, reports: mpsc::Sender<Report>) -> Self {
-        Self { state, reports, next_id: 0, generation: 0, pools: Vec::new(), leaving: Vec::new() }
+        Self { state, reports, next_id: 0, generation: 0, pools: Vec::new(), leaving: Vec::new(), leaving_pools: Vec::new() }
     }
 
     /// Makes the table what `config` says. Backends that stay keep all that is known of them.
@@ -78,6 +82,7 @@ impl Table {
             self.pools.push(entry);
         }
         for (_, pool) in old {
+            self.leaving_pools.push(Arc::clone(pool.pool.name()));
             self.remove(&pool.pool, pool.backends);
         }
     }
@@ -126,6 +131,7 @@ impl Table {
             address: None,
             is_draining: false,
             was_refused: false,
+            is_unjudged: false,
             engine: EngineState::default(),
             sample: None,
             models: Arc::default(),
@@ -136,6 +142,10 @@ impl Table {
 
     fn watch_anew(&self, entry: &mut BackendEntry, pool: &config::Pool) {
         entry.probes.set_thresholds(pool.health.rise.get(), pool.health.fall.get());
+        if !pool.metrics.enabled {
+            // Nothing will be compared with it.
+            entry.sample = None;
+        }
         let watched: Watched = settings::watched(entry.id, &entry.backend, pool);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
@@ -184,11 +194,28 @@ impl Table {
             }
         }
         self.state.index.sweep(SWEPT_ENTRIES);
-        let metrics = &self.state.metrics;
+        self.forget_removed();
+    }
+
+    /// Drops the series of what was removed, once no request can add to them: the last snapshot that has a backend is
+    /// gone. What has been added again under the same name keeps them.
+    fn forget_removed(&mut self) {
+        let (metrics, pools) = (&self.state.metrics, &self.pools);
+        let pool_named = |name: &Arc<str>| pools.iter().find(|pool| pool.pool.name() == name);
         self.leaving.retain(|(labels, backend)| {
-            let is_over = backend.load().in_flight() == 0;
-            if is_over {
+            let is_over = Arc::strong_count(backend) == 1;
+            let is_back = pool_named(&labels.pool)
+                .is_some_and(|pool| pool.backends.iter().any(|entry| entry.backend.name() == &labels.backend));
+            if is_over && !is_back {
                 metrics.forget(labels);
+            }
+            !is_over
+        });
+        let leaving = &self.leaving;
+        self.leaving_pools.retain(|name| {
+            let is_over = !leaving.iter().any(|(labels, _)| labels.pool == *name);
+            if is_over && pool_named(name).is_none() {
+                metrics.forget_pool(name);
             }
             !is_over
         });
@@ -250,7 +277,7 @@ impl BackendEntry {
             Finding::Sample(sample, now) => self.take_sample(sample, now, state, pool),
             Finding::NoSample(reason) => {
                 log::debug!("backend {}: no metrics: {reason}", self.config.name);
-                return false;
+                return self.miss_sample(state, pool);
             }
             Finding::Models(models) => self.models = models,
         }
@@ -259,9 +286,12 @@ impl BackendEntry {
 
     fn alive(&mut self, state: &State, pool: &Pool) -> bool {
         let was_down = std::mem::take(&mut self.was_refused);
-        // An engine that names its start time or counts is judged by them: a refused probe can have other causes.
-        if was_down && self.probes.health() != Health::Starting && self.sample.is_none() {
-            self.restarted(state, pool, "it was down");
+        if was_down && self.probes.health() != Health::Starting {
+            // An engine that names its start time or counts is judged by them: a refused probe can have other causes.
+            match self.sample.as_ref().is_some_and(EngineSample::identifies_process) {
+                true => self.is_unjudged = true,
+                false => self.restarted(state, pool, "it was down"),
+            }
         }
         match self.probes.observe(true) {
             Some(_) => log::info!("backend {} of pool {} is healthy", self.config.name, pool.name()),
@@ -277,11 +307,24 @@ impl BackendEntry {
     }
 
     fn take_sample(&mut self, sample: EngineSample, now: Moment, state: &State, pool: &Pool) {
-        if self.sample.as_ref().is_some_and(|earlier| sample.is_restart_after(earlier)) {
-            self.restarted(state, pool, "its metrics say so");
+        let was_unjudged = std::mem::take(&mut self.is_unjudged);
+        match self.sample.as_ref().map(|earlier| sample.is_restart_after(earlier)) {
+            Some(Some(true)) => self.restarted(state, pool, "its metrics say so"),
+            Some(None) if was_unjudged => self.restarted(state, pool, "it was down, and has other metrics now"),
+            _ => {}
         }
         self.engine = settings::engine_state(&sample, &self.engine, now);
         self.sample = Some(sample);
+    }
+
+    /// A scrape failed; whether that says something. Metrics can be switched off by a restart.
+    fn miss_sample(&mut self, state: &State, pool: &Pool) -> bool {
+        let was_unjudged = std::mem::take(&mut self.is_unjudged);
+        if was_unjudged {
+            self.sample = None;
+            self.restarted(state, pool, "it was down, and has no metrics now");
+        }
+        was_unjudged
     }
 
     /// The engine's cache is gone: so is what was believed of it.

@@ -38,7 +38,7 @@ const H2_IDLE_TIME: Duration = Duration::from_secs(300);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be listened on.
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address}; {}", bind_advice(source))]
     Bind {
         /// The address, as configured.
         address: SocketAddr,
@@ -50,7 +50,7 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The access log cannot be opened.
-    #[error("cannot open the access log")]
+    #[error("cannot open the access log; its folder has to exist, and this user has to be able to write there")]
     AccessLog(#[source] io::Error),
     /// The system refused something else.
     #[error("cannot start")]
@@ -157,6 +157,16 @@ async fn bind(
     tls: Option<Arc<pingora_core::listeners::tls::Acceptor>>,
 ) -> Result<Listener, StartError> {
     Listener::bind(address, tls).await.map_err(|source| StartError::Bind { address, source })
+}
+
+/// What to do about an address that cannot be listened on.
+fn bind_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "another process has it (`ss -ltnp` shows which): stop that or choose another port",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE: grant it or choose another port",
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has it: choose one that `ip address` lists",
+        _ => "choose another address",
+    }
 }
 
 fn application(state: &Arc<State>, is_h2c: bool) -> HttpProxy<Gateway> {

@@ -58,7 +58,8 @@ async fn until_stopped(signals: &mut Signals, control: &Handle) -> bool {
         match signals.next().await {
             Request::Reload => match control.reload().await {
                 Ok(Ok(reloaded)) => log::info!("reload: {reloaded:?}"),
-                Ok(Err(refused)) => log::error!("the reload is refused; the running configuration stays: {refused}"),
+                // The control loop has logged why.
+                Ok(Err(_)) => {}
                 Err(ended) => log::error!("{ended}"),
             },
             Request::Stop => return true,
