@@ -66,7 +66,10 @@ async fn a_client_that_expects_100_continue_is_told_to_and_its_body_arrives_unch
             client.send_head("POST", CHAT, &format!("{framing}expect: 100-continue\r\n")).await;
             assert!(client.continued().await, "100 Continue comes before any byte of the body is sent");
             client.send_bytes(&if is_chunked { chunked(&body) } else { body.clone() }).await;
-            assert_arrived("an expected body", &body, &client.response("POST").await.unwrap());
+            let response = client.response("POST").await.unwrap();
+            assert_arrived("an expected body", &body, &response);
+            let is_kept = response.head.header("connection") == Some("keep-alive");
+            assert_eq!(is_kept, !is_chunked, "the 100 does not end the connection; a chunked body does");
         }
     }
     let received = fleet.received();

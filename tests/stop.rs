@@ -247,7 +247,11 @@ async fn a_wrong_configuration_is_explained() {
     let file = scratch.file("warmgate.yaml", "pools: [{name: p, backends: [{url: 'ftp://x'}]}]\n");
     let ended = fails_to_start(&file).await;
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains("listeners") && ended.stderr.contains("pools[0].backends[0].url"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("listeners") && ended.stderr.contains("pools[0].backends[0].url"),
+        "{}",
+        ended.stderr
+    );
     let ended = fails_to_start(&scratch.path().join("absent.yaml")).await;
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("absent.yaml"), "{}", ended.stderr);

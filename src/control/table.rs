@@ -69,7 +69,15 @@ struct BackendEntry {
 impl Table {
     /// Empty; `reports` is where the backends' tasks will report to.
     pub(super) fn new(state: Arc<State>, reports: mpsc::Sender<Report>) -> Self {
-        Self { state, reports, next_id: 0, generation: 0, pools: Vec::new(), leaving: Vec::new(), leaving_pools: Vec::new() }
+        Self {
+            state,
+            reports,
+            next_id: 0,
+            generation: 0,
+            pools: Vec::new(),
+            leaving: Vec::new(),
+            leaving_pools: Vec::new(),
+        }
     }
 
     /// Makes the table what `config` says. Backends that stay keep all that is known of them.

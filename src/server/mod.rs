@@ -163,7 +163,9 @@ async fn bind(
 fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another process has it (`ss -ltnp` shows which): stop that or choose another port",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE: grant it or choose another port",
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE: grant it or choose another port"
+        }
         io::ErrorKind::AddrNotAvailable => "no interface of this machine has it: choose one that `ip address` lists",
         _ => "choose another address",
     }
