@@ -6,6 +6,7 @@ mod common;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use common::backend::{Exchange, Fleet};
 use common::client::{self, Client, Response};
@@ -13,6 +14,7 @@ use common::h2c::{self, H2, Length};
 use common::proxy::{Proxy, Setup};
 use common::{chat, chat_of, eventually, hash, streamed_chat, within};
 use serde_json::Value;
+use tokio::sync::Barrier;
 
 const CHAT: &str = "/v1/chat/completions";
 const SIZES: [usize; 3] = [10, 100_000, 5_000_000];
@@ -58,9 +60,9 @@ macro_rules! assert_repeated {
         let setup = Setup::new().pool("p", &fleet, NO_EJECTION).section("retry", "budget: 1.0");
         let proxy = setup.start().await;
         for size in SIZES {
+            let body = chat_of(size, size as u64);
             for framing in FRAMINGS {
                 let what = format!("{}, {size} bytes, {framing:?}", $what);
-                let body = chat_of(size, size as u64);
                 let response = post(&proxy, framing, &body).await;
                 assert_second_served(&what, &body, &response);
                 assert_eq!(response.attempts(), 2, "{what}: two attempts were made");
@@ -303,6 +305,42 @@ async fn connect_failures_are_retried_whatever_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_all_pooled_connections_are_stale_each_request_still_meets_only_one() {
+    let gate = Arc::new(Barrier::new(8));
+    let fleet = Fleet::start(1, {
+        let gate = Arc::clone(&gate);
+        move |exchange| {
+            let gate = Arc::clone(&gate);
+            Box::pin(async move {
+                match exchange.turn {
+                    // All at once, so that each has a connection of its own.
+                    1 if exchange.head.header("x-first").is_some() => {
+                        gate.wait().await;
+                    }
+                    1 => {}
+                    _ => return exchange.reset(),
+                }
+                exchange.echo().await
+            })
+        }
+    })
+    .await;
+    let proxy = Setup::new().pool("p", &fleet, "ejection: {failures: 1}, keepalive_idle: 1m").start().await;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let address = proxy.http;
+        clients.spawn(async move { client::post(address, CHAT, "x-first: yes\r\n", &chat("x")).await.status });
+    }
+    assert_eq!(within("eight answers", clients.join_all()).await, [200; 8]);
+    proxy.let_go().await;
+    for number in 0..8 {
+        let response = client::post(proxy.http, CHAT, "", &chat("x")).await;
+        assert_eq!((response.status, response.attempts()), (200, 2), "request {number}: {}", response.text());
+    }
+    assert_eq!(proxy.state_of(&fleet.name(0)).await, "healthy", "and the backend is not ejected for it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stale_pooled_connection_is_retried_and_held_against_nobody() {
     // The backend closes a kept connection at the moment it is used again, as engines do whose idle timeout is over.
     for is_reset in [false, true] {
@@ -325,9 +363,9 @@ async fn a_stale_pooled_connection_is_retried_and_held_against_nobody() {
                 assert_second_served(&format!("reset {is_reset}, turn {turn}, {framing:?}"), &body, &response);
             }
         }
+        proxy.let_go().await;
         assert!(proxy.metric("retries_total", "cause=\"stale_connection\"").await >= 5.0, "connections were stale");
         assert_eq!(proxy.state_of(&fleet.name(0)).await, "healthy", "and the backend is not ejected for it");
-        proxy.let_go().await;
     }
 }
 
