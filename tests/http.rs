@@ -60,7 +60,8 @@ async fn an_unknown_model_gets_404_and_bad_json_400_in_openai_form_and_neither_r
         assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_json"), "{body:?} on HTTP/2");
     }
     assert!(fleet.received().is_empty(), "no backend is bothered with them");
-    assert_eq!(proxy.metric("requests_total", "reason=\"bad_request\"").await, 10.0);
+    proxy.let_go().await;
+    assert_eq!(proxy.metric("requests_total", "reason=\"bad_request\"").await, 10.0, "each is counted");
     assert_eq!(client::post(proxy.http, CHAT, "", &chat("x")).await.status, 200, "what is right is served");
 }
 

@@ -14,7 +14,7 @@ use common::h2c::{self, H2, Length};
 use common::proxy::{Proxy, Setup};
 use common::{chat, chat_of, eventually, hash, streamed_chat, within};
 use serde_json::Value;
-use tokio::sync::Barrier;
+use tokio::sync::{Barrier, Semaphore};
 
 const CHAT: &str = "/v1/chat/completions";
 const SIZES: [usize; 3] = [10, 100_000, 5_000_000];
@@ -369,8 +369,8 @@ async fn a_stale_pooled_connection_is_retried_and_held_against_nobody() {
     }
 }
 
-/// Sends a part of an answer and cuts it off, by a reset or by a close.
-async fn cut(exchange: &mut Exchange, is_stream: bool, is_reset: bool) -> io::Result<()> {
+/// Sends a part of an answer and, once the client has `seen` it, cuts it off by a reset or by a close.
+async fn cut(exchange: &mut Exchange, seen: &Semaphore, is_stream: bool, is_reset: bool) -> io::Result<()> {
     if is_stream {
         exchange.begin_stream().await?;
         exchange.event("{\"choices\":[{\"delta\":{\"content\":\"a\"}}]}").await?;
@@ -378,24 +378,24 @@ async fn cut(exchange: &mut Exchange, is_stream: bool, is_reset: bool) -> io::Re
         exchange.body().await?;
         exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\npart").await?;
     }
+    seen.acquire().await.expect("it is never closed").forget();
     exchange.close();
-    // A reset overtakes what was sent; this one comes when the client has it.
-    if is_reset {
-        exchange.raw(b"").await?;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        exchange.reset()?;
-    }
-    Ok(())
+    if is_reset { exchange.reset() } else { Ok(()) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
-    let fleet = Fleet::start(2, |exchange| {
-        Box::pin(async move {
-            let is = |name: &str| exchange.head.header("x-cut").is_some_and(|cut| cut.contains(name));
-            let (is_stream, is_reset) = (is("stream"), is("reset"));
-            cut(exchange, is_stream, is_reset).await
-        })
+    let seen = Arc::new(Semaphore::new(0));
+    let fleet = Fleet::start(2, {
+        let seen = Arc::clone(&seen);
+        move |exchange| {
+            let seen = Arc::clone(&seen);
+            Box::pin(async move {
+                let is = |name: &str| exchange.head.header("x-cut").is_some_and(|cut| cut.contains(name));
+                let (is_stream, is_reset) = (is("stream"), is("reset"));
+                cut(exchange, &seen, is_stream, is_reset).await
+            })
+        }
     })
     .await;
     let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("truncated-{}.log", std::process::id()));
@@ -407,6 +407,7 @@ async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
         client.send("POST", CHAT, &format!("x-cut: {case}\r\n"), &body).await;
         let head = client.head().await.unwrap();
         assert_eq!((head.second_word(), head.header("x-warmgate-attempts")), ("200", Some("1")), "{case}");
+        seen.add_permits(1);
         let rest = client.wire.body(head.response_framing("POST")).await;
         assert_eq!(rest.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{case}: the client sees that it is cut");
 
@@ -415,6 +416,7 @@ async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
         stream.send(&body, true).await.unwrap();
         let (head, mut receive, _send) = stream.head().await.unwrap();
         assert_eq!((head.second_word(), head.header("x-warmgate-attempts")), ("200", Some("1")), "{case} on HTTP/2");
+        seen.add_permits(1);
         let mut last = Ok(bytes::Bytes::new());
         while let Some(data) = within("data or a reset", receive.data()).await {
             last = data;
