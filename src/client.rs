@@ -2,6 +2,7 @@
 //! Bounded in time and size.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -47,24 +48,39 @@ pub(crate) struct Reply {
     pub(crate) body: Bytes,
 }
 
-/// Asks one origin, over kept connections.
+/// Connections to anywhere. Making one reads the system's certificates, so it is shared.
+pub(crate) type Connections = Arc<Connector>;
+
+/// Asks one origin.
 pub(crate) struct Client {
-    connector: Connector,
+    connections: Connections,
     origin: Origin,
     limit: Duration,
+    keeps_connections: bool,
+}
+
+/// New [`Connections`].
+pub(crate) fn connections() -> Connections {
+    Arc::new(Connector::new(None))
 }
 
 // === impl Client ===
 
 impl Client {
-    /// For `origin`; each exchange may take `limit` in all.
-    pub(crate) fn new(origin: Origin, limit: Duration) -> Self {
-        Self { connector: Connector::new(None), origin, limit }
+    /// For `origin`, over kept connections; each exchange may take `limit` in all.
+    pub(crate) fn new(connections: Connections, origin: Origin, limit: Duration) -> Self {
+        Self { connections, origin, limit, keeps_connections: true }
+    }
+
+    /// The same over a new connection each time, which shows whether anyone listens.
+    pub(crate) fn connecting_anew(self) -> Self {
+        Self { keeps_connections: false, ..self }
     }
 
     /// For a plain HTTP server at `address`.
     pub(crate) fn for_address(address: SocketAddr, limit: Duration) -> Self {
-        Self::new(Origin { is_tls: false, host: address.ip().to_string().into(), port: address.port() }, limit)
+        let origin = Origin { is_tls: false, host: address.ip().to_string().into(), port: address.port() };
+        Self::new(connections(), origin, limit)
     }
 
     /// The body of a successful GET of `path` at `address`.
@@ -127,7 +143,7 @@ impl Client {
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<ResponseHeader, ClientError> {
         let peer = self.peer(address);
-        let (mut session, _) = self.connector.get_http_session(&peer).await?;
+        let (mut session, _) = self.connections.get_http_session(&peer).await?;
         session.set_read_timeout(Some(self.limit));
         session.set_write_timeout(Some(self.limit));
         session.write_request_header(Box::new(self.request(&method, path, body.len())?)).await?;
@@ -142,7 +158,9 @@ impl Client {
             }
         }
         let header = session.response_header().cloned();
-        self.connector.release_http_session(session, &peer, Some(IDLE_TIME)).await;
+        if self.keeps_connections {
+            self.connections.release_http_session(session, &peer, Some(IDLE_TIME)).await;
+        }
         header.ok_or_else(|| ClientError::Status(0))
     }
 
@@ -161,6 +179,8 @@ impl Client {
         let mut peer = HttpPeer::new(address, self.origin.is_tls, self.origin.host.to_string());
         peer.options.connection_timeout = Some(self.limit);
         peer.options.idle_timeout = Some(IDLE_TIME);
+        // A group of its own, so that no connection kept by others is taken.
+        peer.group_key = u64::from(!self.keeps_connections);
         peer
     }
 }

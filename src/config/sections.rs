@@ -101,7 +101,7 @@ pub struct Locality {
 /// Second attempts at another backend, before any byte of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
-    /// Attempts of one request, the first included; 3, 1 to 10.
+    /// Attempts of one request, the first included; 3, 1 to 10. A stale pooled connection is repeated once besides.
     pub max_attempts: NonZeroU32,
     /// Retries as a share of requests; 0.2, 0 to 1.
     pub budget: f64,

@@ -2,16 +2,18 @@
 //!
 //! Each backend has its own, with its own timers, so that a slow or dead one delays nobody else; and the scrape has a
 //! task of its own beside the probe's, so that a hanging `/metrics` says nothing of health. They only report; the
-//! control loop decides. Pingora's `HttpHealthCheck` makes the probe (see CONTRIBUTING.md for what of it is not used).
+//! control loop decides. The probe is a `HealthCheck` of Pingora's; its own `HttpHealthCheck` would read the system's
+//! certificates once a backend (see CONTRIBUTING.md for what else of it is not used).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
-use pingora_core::{Error, ErrorType};
+use pingora_core::{Error, ErrorType, Result};
 use pingora_load_balancing::Backend as Target;
-use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck};
+use pingora_load_balancing::health_check::HealthCheck;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
@@ -19,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::discovery;
 use super::engine::EngineSample;
 
-use crate::client::{Client, USER_AGENT};
+use crate::client::{Client, ClientError, Connections};
 use crate::config;
 use crate::pool::{ModelEntry, Origin};
 use crate::time::{self, Moment};
@@ -66,12 +68,20 @@ pub(super) struct Report {
 }
 
 /// What the tasks need to know of a backend.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Watched {
     pub(super) id: BackendId,
+    pub(super) connections: Connections,
     pub(super) origin: Origin,
     pub(super) health: config::Health,
     pub(super) metrics: config::Metrics,
+}
+
+/// The active probe: a GET that must succeed, over a new connection.
+struct HttpGet {
+    client: Client,
+    path: String,
+    health: config::Health,
 }
 
 /// A backend's tasks; dropping it ends them.
@@ -101,10 +111,40 @@ impl Drop for Tasks {
     }
 }
 
+// === impl HttpGet ===
+
+impl HttpGet {
+    fn new(watched: &Watched) -> Self {
+        let Watched { connections, origin, health, .. } = watched.clone();
+        let client = Client::new(connections, origin, health.timeout).connecting_anew();
+        Self { client, path: health.path.clone(), health }
+    }
+}
+
+#[async_trait]
+impl HealthCheck for HttpGet {
+    async fn check(&self, target: &Target) -> Result<()> {
+        let Some(&address) = target.addr.as_inet() else {
+            return Error::e_explain(ErrorType::SocketError, "not an internet address");
+        };
+        match self.client.get(address, &self.path).await {
+            Ok(_) => Ok(()),
+            Err(ClientError::Connection(error)) => Err(error),
+            Err(ClientError::Status(status)) => Error::e_explain(ErrorType::HTTPStatus(status), "not a success"),
+            Err(error) => Error::e_explain(ErrorType::ReadError, error.to_string()),
+        }
+    }
+
+    fn health_threshold(&self, success: bool) -> usize {
+        let threshold = if success { self.health.rise } else { self.health.fall };
+        threshold.get() as usize
+    }
+}
+
 // === the tasks; each ends when the control loop does ===
 
 async fn probe(watched: Watched, address: watch::Sender<Option<SocketAddr>>, reports: mpsc::Sender<Report>) {
-    let check = health_check(&watched);
+    let check = HttpGet::new(&watched);
     let mut was_alive = false;
     loop {
         let resolved = discovery::resolve(&watched.origin).await;
@@ -124,7 +164,7 @@ async fn probe(watched: Watched, address: watch::Sender<Option<SocketAddr>>, rep
     }
 }
 
-async fn check_once(check: &HttpHealthCheck, address: SocketAddr, limit: Duration) -> Finding {
+async fn check_once(check: &HttpGet, address: SocketAddr, limit: Duration) -> Finding {
     let target = Target { addr: PeerAddr::Inet(address), weight: 1, ext: http::Extensions::new() };
     match timeout(limit, check.check(&target)).await {
         Ok(Ok(())) => Finding::Alive,
@@ -137,7 +177,7 @@ async fn check_once(check: &HttpHealthCheck, address: SocketAddr, limit: Duratio
 }
 
 async fn scrape(watched: Watched, mut addresses: watch::Receiver<Option<SocketAddr>>, reports: mpsc::Sender<Report>) {
-    let client = Client::new(watched.origin.clone(), watched.metrics.timeout);
+    let client = Client::new(Arc::clone(&watched.connections), watched.origin.clone(), watched.metrics.timeout);
     loop {
         let Some(address) = known(&mut addresses).await else { return };
         let finding = match client.get(address, &watched.metrics.path).await {
@@ -156,7 +196,7 @@ async fn list_models(
     mut addresses: watch::Receiver<Option<SocketAddr>>,
     reports: mpsc::Sender<Report>,
 ) {
-    let client = Client::new(watched.origin.clone(), MODELS_TIMEOUT);
+    let client = Client::new(Arc::clone(&watched.connections), watched.origin.clone(), MODELS_TIMEOUT);
     let mut wait = STARTING_INTERVAL;
     loop {
         let Some(address) = known(&mut addresses).await else { return };
@@ -184,32 +224,11 @@ async fn send(reports: &mpsc::Sender<Report>, backend: BackendId, finding: Findi
     reports.send(Report { backend, finding }).await.is_ok()
 }
 
-fn health_check(watched: &Watched) -> HttpHealthCheck {
-    let mut check = HttpHealthCheck::new(&watched.origin.host, watched.origin.is_tls);
-    let limit = Some(watched.health.timeout);
-    check.peer_template.options.connection_timeout = limit;
-    check.peer_template.options.total_connection_timeout = limit;
-    check.peer_template.options.read_timeout = limit;
-    check.peer_template.options.write_timeout = limit;
-    if let Ok(uri) = watched.health.path.parse() {
-        check.req.set_uri(uri);
-    }
-    for (name, value) in [("host", watched.origin.authority()), ("user-agent", USER_AGENT.to_owned())] {
-        if let Err(error) = check.req.insert_header(name, value) {
-            log::warn!("probes of {} go without {name}: {error}", watched.origin.authority());
-        }
-    }
-    check.validator = Some(Box::new(|header| match header.status.is_success() {
-        true => Ok(()),
-        false => Error::e_explain(ErrorType::HTTPStatus(header.status.as_u16()), "not a success"),
-    }));
-    check
-}
-
 fn describe(error: &Error) -> String {
-    match error.etype() {
-        ErrorType::HTTPStatus(status) => format!("status {status}"),
-        other => other.as_str().to_owned(),
+    match (error.etype(), &error.context) {
+        (ErrorType::HTTPStatus(status), _) => format!("status {status}"),
+        (ErrorType::ReadError, Some(context)) => context.as_str().to_owned(),
+        (other, _) => other.as_str().to_owned(),
     }
 }
 

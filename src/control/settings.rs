@@ -1,9 +1,11 @@
 //! From the checked configuration, and from what engines report, to the plain data of pools.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 
 use super::engine::EngineSample;
 use super::probe::{BackendId, Watched};
+use crate::client::Connections;
 use crate::config;
 use crate::pool::{
     Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings,
@@ -18,8 +20,15 @@ pub(super) fn origin(url: &config::BackendUrl) -> Origin {
     Origin { is_tls: url.scheme == config::Scheme::Https, host: host.into(), port: url.port.get() }
 }
 
-pub(super) fn watched(id: BackendId, backend: &Backend, pool: &config::Pool) -> Watched {
-    Watched { id, origin: backend.origin().clone(), health: pool.health.clone(), metrics: pool.metrics.clone() }
+pub(super) fn watched(id: BackendId, connections: &Connections, backend: &Backend, pool: &config::Pool) -> Watched {
+    let connections = Arc::clone(connections);
+    Watched {
+        id,
+        connections,
+        origin: backend.origin().clone(),
+        health: pool.health.clone(),
+        metrics: pool.metrics.clone(),
+    }
 }
 
 pub(super) fn policy(pool: &config::Pool) -> Policy {

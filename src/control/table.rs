@@ -13,6 +13,7 @@ use super::engine::EngineSample;
 use super::health::Probes;
 use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
+use crate::client::{Connections, connections};
 use crate::config;
 use crate::metrics::BackendLabels;
 use crate::pool::{Backend, BackendSnapshot, EngineState, Health, ModelEntry, Pool, PoolSnapshot, Snapshot, Tenant};
@@ -30,6 +31,8 @@ const SWEPT_ENTRIES: usize = 10_000;
 pub(super) struct Table {
     state: Arc<State>,
     reports: mpsc::Sender<Report>,
+    /// Of all tasks.
+    connections: Connections,
     next_id: BackendId,
     generation: u64,
     pools: Vec<PoolEntry>,
@@ -72,6 +75,7 @@ impl Table {
         Self {
             state,
             reports,
+            connections: connections(),
             next_id: 0,
             generation: 0,
             pools: Vec::new(),
@@ -130,7 +134,7 @@ impl Table {
     fn backend_entry(&mut self, config: &config::Backend, pool: &config::Pool) -> BackendEntry {
         self.next_id += 1;
         let backend = Backend::new(&*config.name, settings::origin(&config.url));
-        let watched = settings::watched(self.next_id, &backend, pool);
+        let watched = settings::watched(self.next_id, &self.connections, &backend, pool);
         BackendEntry {
             id: self.next_id,
             config: config.clone(),
@@ -154,7 +158,7 @@ impl Table {
             // Nothing will be compared with it.
             entry.sample = None;
         }
-        let watched: Watched = settings::watched(entry.id, &entry.backend, pool);
+        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, pool);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
 

@@ -2,8 +2,8 @@
 //!
 //! An attempt may be repeated only while no byte of a response went downstream. Connect failures and stale pooled
 //! connections are always repeated; resets and the configured statuses as far as the retry budget allows. Nothing goes
-//! beyond `max_attempts`, and a backend is not tried twice, but for a stale pooled connection, which says nothing of
-//! the backend.
+//! beyond `max_attempts`, and a backend is not tried twice; but a stale pooled connection, which says nothing of the
+//! backend, is repeated once besides.
 
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
@@ -77,7 +77,8 @@ fn may_follow(state: &State, ctx: &mut RequestContext, cause: RetryCause) -> boo
     let Some(attempt) = &ctx.attempt else { return false };
     let (pool, labels) = (route.pool(), ctx.labels());
     ctx.tried.push(attempt.index);
-    if ctx.attempts >= state.config.load().retry.max_attempts.get() || !peer::is_another(route, &ctx.tried) {
+    let most = state.config.load().retry.max_attempts.get() + u32::from(ctx.was_stale);
+    if ctx.attempts >= most || !peer::is_another(route, &ctx.tried) {
         return false;
     }
     if cause != RetryCause::Connect && !pool.pool.retry_budget().try_spend(&pool.retry, time::now()) {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::apps::{HttpServerOptions, ServerApp};
+use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
 use tokio::sync::watch;
@@ -33,6 +34,11 @@ const UPSTREAM_POOL_SIZE: usize = 16 * 1024;
 
 /// How long an HTTP/2 connection without a stream is kept.
 const H2_IDLE_TIME: Duration = Duration::from_secs(300);
+
+/// What a client may send ahead on an HTTP/2 stream and on a connection, bytes. At the protocol's 64 KiB a 16 MiB prompt
+/// takes 256 round trips.
+const H2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const H2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
 /// Why the process did not start.
 #[derive(Debug, thiserror::Error)]
@@ -183,5 +189,8 @@ fn application(state: &Arc<State>, is_h2c: bool) -> HttpProxy<Gateway> {
     options.h2c = is_h2c;
     options.h2_idle_timeout = Some(H2_IDLE_TIME);
     app.server_options = Some(options);
+    let mut h2 = default_h2_options();
+    h2.initial_window_size(H2_STREAM_WINDOW_BYTES).initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES);
+    app.h2_options = Some(h2);
     app
 }
