@@ -219,7 +219,8 @@ async fn a_removed_backend_finishes_its_streams_and_then_leaves_no_series() {
 async fn a_removed_pool_leaves_no_series() {
     let (one, two) = (Engine::up("pool-one"), Engine::up("pool-two"));
     let mut settings = Settings::new([&one]);
-    let pool = format!("- {{name: passing, models: [p], backends: [{{url: 'http://{}', name: pool-two}}]}}", two.address());
+    let pool =
+        format!("- {{name: passing, models: [p], backends: [{{url: 'http://{}', name: pool-two}}]}}", two.address());
     settings.more_pools.push(pool);
     let proxy = Proxy::with(&settings, &[&one, &two]).await;
     let mut request = streamed("hello");
@@ -311,8 +312,10 @@ async fn what_stays_keeps_health_locality_rates_ejection_and_drain() {
     // New thresholds, and so new probes, change nothing by themselves either.
     let health = "{interval: 200ms, timeout: 4s, rise: 1, fall: 3}".into();
     proxy.apply(&Settings { health, ..after }).await;
-    for (name, state) in [("warm", "healthy"), ("out", "ejected"), ("drained", "draining"), ("sick-kept", "unhealthy")] {
-        let is_kept = proxy.state(name).await == state || name == "drained" && proxy.backend(name).await["is_draining"] == true;
+    for (name, state) in [("warm", "healthy"), ("out", "ejected"), ("drained", "draining"), ("sick-kept", "unhealthy")]
+    {
+        let is_kept =
+            proxy.state(name).await == state || name == "drained" && proxy.backend(name).await["is_draining"] == true;
         assert!(is_kept, "{name} is {}", proxy.state(name).await);
     }
 }

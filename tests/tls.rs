@@ -24,7 +24,8 @@ async fn start(engine: &Engine) -> (Proxy, CertificateDer<'static>) {
     let certificate = scratch.file("certificate.pem", made.cert.pem());
     let key = scratch.file("key.pem", made.signing_key.serialize_pem());
     let tls = format!("{{certificate: {}, key: {}}}", certificate.display(), key.display());
-    let settings = Settings { listeners: format!("[{{address: '127.0.0.1:0', tls: {tls}}}]"), ..Settings::new([engine]) };
+    let settings =
+        Settings { listeners: format!("[{{address: '127.0.0.1:0', tls: {tls}}}]"), ..Settings::new([engine]) };
     let file = scratch.file("warmgate.yaml", settings.to_string());
     let proxy = Proxy::start_with(scratch, file).await;
     proxy.until_state(engine.name(), "healthy").await;
@@ -107,8 +108,5 @@ async fn a_client_without_tls_or_trust_is_turned_away_and_harms_nobody() {
     assert!(connect(proxy.address(), other.cert.der(), &["h2"]).await.is_err(), "it is not the trusted one");
     let mut good = Connection::over(connect(proxy.address(), &trusted, &["http/1.1"]).await.unwrap());
     assert_eq!(good.chat(&chat("hello")).await.unwrap().status, 200);
-    eventually("nothing is in service", async || {
-        proxy.metric("warmgate_requests_in_service").await == Some(0.0)
-    })
-    .await;
+    eventually("nothing is in service", async || proxy.metric("warmgate_requests_in_service").await == Some(0.0)).await;
 }

@@ -69,7 +69,15 @@ struct BackendEntry {
 impl Table {
     /// Empty; `reports` is where the backends' tasks will report to.
     pub(super) fn new(state: Arc<State>, reports: mpsc::Sender<Report>) -> Self {
-        Self { state, reports, next_id: 0, generation: 0, pools: Vec::new(), leaving: Vec::new(), leaving_pools: Vec::new() }
+        Self {
+            state,
+            reports,
+            next_id: 0,
+            generation: 0,
+            pools: Vec::new(),
+            leaving: Vec::new(),
+            leaving_pools: Vec::new(),
+        }
     }
 
     /// Makes the table what `config` says. Backends that stay keep all that is known of them.
@@ -113,6 +121,7 @@ impl Table {
             });
         }
         self.remove(&pool, old);
+        self.state.metrics.introduce_pool(pool.name());
         let models = config.models.iter().map(|model| Arc::from(&**model)).collect();
         let entry = PoolEntry { config: config.clone(), pool, models, backends };
         entry.size_tenants(&self.state);
@@ -122,6 +131,8 @@ impl Table {
     fn backend_entry(&mut self, config: &config::Backend, pool: &config::Pool) -> BackendEntry {
         self.next_id += 1;
         let backend = Backend::new(&*config.name, settings::origin(&config.url));
+        let labels = BackendLabels { pool: pool.name.as_str().into(), backend: Arc::clone(backend.name()) };
+        self.state.metrics.introduce_backend(&labels);
         let watched = settings::watched(self.next_id, &backend, pool);
         BackendEntry {
             id: self.next_id,

@@ -34,6 +34,9 @@ const UPSTREAM_POOL_SIZE: usize = 16 * 1024;
 /// How long an HTTP/2 connection without a stream is kept.
 const H2_IDLE_TIME: Duration = Duration::from_secs(300);
 
+/// How long connections have to close after the last request.
+const CLOSING_TIME: Duration = Duration::from_secs(1);
+
 /// Why the process did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -142,10 +145,15 @@ impl Server {
             // Kept connections that wait for their next request are closed.
             app.cleanup().await;
         }
-        // Who is left is told by the caller, in what it logs.
-        let _ = timeout(config.server.drain_timeout, self.state.lifecycle.idle()).await;
+        let idle = timeout(config.server.drain_timeout, self.state.lifecycle.idle()).await;
         self.stop_admin.send_replace(true);
         while self.listeners.join_next().await.is_some() {}
+        // Who is left after that is told by the caller, in what it logs.
+        if idle.is_ok() {
+            // An HTTP/2 connection may not have sent yet what the last requests gave it. One that stays open for other
+            // reasons is not waited for.
+            let _ = timeout(CLOSING_TIME, self.state.lifecycle.closed()).await;
+        }
         self.state.access_log.load().flush();
         self.state.lifecycle.requests()
     }
@@ -162,7 +170,9 @@ async fn bind(
 fn bind_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "another process has it (`ss -ltnp` shows which): stop that or choose another port",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need CAP_NET_BIND_SERVICE: grant it or choose another port",
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE: grant it or choose another port"
+        }
         io::ErrorKind::AddrNotAvailable => "no interface of this machine has it: choose one that `ip address` lists",
         _ => "choose another address",
     }

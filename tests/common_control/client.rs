@@ -126,9 +126,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Framing::ToTheEnd => {
                 self.0.read_to_end(&mut body).await?;
             }
-            Framing::Chunked => while let Some(chunk) = self.chunk().await? {
-                body.extend_from_slice(&chunk);
-            },
+            Framing::Chunked => {
+                while let Some(chunk) = self.chunk().await? {
+                    body.extend_from_slice(&chunk);
+                }
+            }
         }
         Ok(body)
     }
