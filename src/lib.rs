@@ -8,7 +8,29 @@
 //! prompt ([`request`], [`prefix`]), chooses a backend ([`routing`]) and streams the answer; the control loop
 //! (`control`) keeps the snapshot true by probes and scrapes.
 //!
-//! `request`, `prefix`, `locality`, `routing` and `pool` are pure: no sockets, no clock reads.
+//! [`request`], [`prefix`], [`locality`], [`routing`] and [`pool`] are pure: no sockets, no clock reads.
+//!
+//! # Glossary
+//!
+//! Code, configuration, metrics and logs use these words, and no others for the same things.
+//!
+//! - *backend*: one inference server that can be chosen; *engine*: the software that runs there; *pool*: the backends
+//!   that serve the same models. *Downstream* is the client's side, *upstream* the backend's.
+//! - *prompt*: what the engine sees after the chat template; *block*: the engine's unit of KV cache, some tokens of it;
+//!   *block hash*: identifies a block with everything before it; *run*: consecutive blocks that are indexed together.
+//! - *locality index*: which blocks each backend is believed to hold. *Assumed* entries come from our own decisions.
+//!   *Overlay*: the blocks of requests in flight. *Tenant*: a backend's place in the index; its *generation* is that of
+//!   the engine's process. *Matched blocks*: how many leading blocks of a prompt a backend holds.
+//! - *prefill*: computing the prompt's *uncached tokens*, up to the first output token; *decode*: the tokens after it.
+//!   *Work*: prefill tokens, weighted for long contexts. *Pending prefill*: the work of requests *in flight* whose first
+//!   token has not come. *TTFT*: time to first token.
+//! - *snapshot*: the immutable view that a decision reads; to *publish* one is to replace it. *Candidate*: a backend that
+//!   the *filter* left; *cost*: what a policy gives it, in seconds; *decision*: the choice and what led to it. *Spill*:
+//!   choosing fewer matched blocks for less load.
+//! - *healthy* and *unhealthy* follow from active probes; *ejected*: excluded because real requests failed, until a
+//!   *probing* request *readmits* it; *draining*: takes nothing new. *Fail open*: using excluded backends when all are.
+//! - *retry*: another attempt before any response byte; *reject*: a reply made here; *shed*: a reject for want of room.
+//! - *age*: time since a value was observed; *stale*: too old to be used. *Reload*: applying a changed configuration.
 
 pub mod access_log;
 pub mod admin;

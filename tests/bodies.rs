@@ -66,7 +66,10 @@ async fn a_client_that_expects_100_continue_is_told_to_and_its_body_arrives_unch
             client.send_head("POST", CHAT, &format!("{framing}expect: 100-continue\r\n")).await;
             assert!(client.continued().await, "100 Continue comes before any byte of the body is sent");
             client.send_bytes(&if is_chunked { chunked(&body) } else { body.clone() }).await;
-            assert_arrived("an expected body", &body, &client.response("POST").await.unwrap());
+            let response = client.response("POST").await.unwrap();
+            assert_arrived("an expected body", &body, &response);
+            let is_kept = response.head.header("connection") == Some("keep-alive");
+            assert_eq!(is_kept, !is_chunked, "the 100 does not end the connection; a chunked body does");
         }
     }
     let received = fleet.received();
@@ -149,7 +152,8 @@ async fn a_request_without_room_for_its_body_waits_then_gets_503_and_retry_after
     let mut holder = Client::connect(proxy.http).await;
     holder.send_head("POST", CHAT, &format!("content-length: {}\r\n", whole.len())).await;
     holder.send_bytes(&whole[..whole.len() - 1]).await;
-    common::eventually("the first body holds the budget", || async { proxy.held().await.body_bytes == 1048576.0 }).await;
+    common::eventually("the first body holds the budget", || async { proxy.held().await.body_bytes == 1048576.0 })
+        .await;
 
     let refused = client::post(proxy.http, CHAT, "", &chat_of(100_000, 2)).await;
     assert_eq!((refused.status, refused.error_code().as_str()), (503, "overloaded"));
@@ -172,7 +176,8 @@ async fn a_request_that_waits_for_room_gets_through_when_there_is_some() {
     let mut holder = Client::connect(proxy.http).await;
     holder.send_head("POST", CHAT, &format!("content-length: {}\r\n", whole.len())).await;
     holder.send_bytes(&whole[..whole.len() - 1]).await;
-    common::eventually("the first body holds the budget", || async { proxy.held().await.body_bytes == 1048576.0 }).await;
+    common::eventually("the first body holds the budget", || async { proxy.held().await.body_bytes == 1048576.0 })
+        .await;
 
     let body = chat_of(100_000, 2);
     let waiting = tokio::spawn({
@@ -248,6 +253,44 @@ async fn pipelined_requests_are_all_answered_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_pipelined_behind_one_that_is_refused_is_answered() {
+    let fleet = Fleet::echo(1).await;
+    let proxy = Setup::of(&fleet).start().await;
+    let body = chat_of(500, 1);
+    let mut bytes = format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: 7\r\n\r\nno json").into_bytes();
+    bytes.extend_from_slice(
+        format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes(),
+    );
+    bytes.extend_from_slice(&body);
+    let mut client = Client::connect(proxy.http).await;
+    client.send_bytes(&bytes).await;
+    assert_eq!(client.response("POST").await.unwrap().status, 400);
+    assert_arrived("the body behind it", &body, &client.response("POST").await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_with_a_length_and_chunks_smuggles_nothing() {
+    let fleet = Fleet::echo(1).await;
+    let proxy = Setup::of(&fleet).start().await;
+    let body = chat_of(300, 1);
+    let mut bytes =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n");
+    bytes.push_str(&String::from_utf8(chunked(&body)).unwrap());
+    bytes.push_str("GET /smuggled HTTP/1.1\r\nhost: test\r\n\r\n");
+    let mut client = Client::connect(proxy.http).await;
+    client.send_bytes(bytes.as_bytes()).await;
+    let response = client.response("POST").await.unwrap();
+    if response.status == 200 {
+        assert_arrived("the chunked body", &body, &response);
+    } else {
+        assert_eq!(response.status, 400, "if it is not served it is refused");
+    }
+    assert!(client.wire.ends().await, "and the connection ends there");
+    let paths: Vec<_> = fleet.received().iter().map(|request| request.head.second_word().to_owned()).collect();
+    assert!(paths.iter().all(|path| path == CHAT), "no second request came out of it: {paths:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_pipelined_behind_a_chunked_one_finds_the_connection_closed_and_does_not_hang() {
     let fleet = Fleet::echo(1).await;
     let proxy = Setup::of(&fleet).start().await;
@@ -268,7 +311,12 @@ async fn a_request_pipelined_behind_a_chunked_one_finds_the_connection_closed_an
 async fn broken_chunks_get_400_and_reach_no_backend() {
     let fleet = Fleet::echo(1).await;
     let proxy = Setup::of(&fleet).start().await;
-    for broken in ["xyz\r\nhello\r\n0\r\n\r\n", "5\r\nhelloworld\r\n0\r\n\r\n", "-5\r\nhello\r\n0\r\n\r\n", "fffffffffffffffff\r\nhello\r\n"] {
+    for broken in [
+        "xyz\r\nhello\r\n0\r\n\r\n",
+        "5\r\nhelloworld\r\n0\r\n\r\n",
+        "-5\r\nhello\r\n0\r\n\r\n",
+        "fffffffffffffffff\r\nhello\r\n",
+    ] {
         let mut client = Client::connect(proxy.http).await;
         client.send_head("POST", CHAT, "transfer-encoding: chunked\r\n").await;
         client.send_bytes(broken.as_bytes()).await;

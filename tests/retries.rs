@@ -6,6 +6,7 @@ mod common;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use common::backend::{Exchange, Fleet};
 use common::client::{self, Client, Response};
@@ -13,6 +14,7 @@ use common::h2c::{self, H2, Length};
 use common::proxy::{Proxy, Setup};
 use common::{chat, chat_of, eventually, hash, streamed_chat, within};
 use serde_json::Value;
+use tokio::sync::{Barrier, Semaphore};
 
 const CHAT: &str = "/v1/chat/completions";
 const SIZES: [usize; 3] = [10, 100_000, 5_000_000];
@@ -58,9 +60,9 @@ macro_rules! assert_repeated {
         let setup = Setup::new().pool("p", &fleet, NO_EJECTION).section("retry", "budget: 1.0");
         let proxy = setup.start().await;
         for size in SIZES {
+            let body = chat_of(size, size as u64);
             for framing in FRAMINGS {
                 let what = format!("{}, {size} bytes, {framing:?}", $what);
-                let body = chat_of(size, size as u64);
                 let response = post(&proxy, framing, &body).await;
                 assert_second_served(&what, &body, &response);
                 assert_eq!(response.attempts(), 2, "{what}: two attempts were made");
@@ -203,13 +205,9 @@ async fn clients_faults_and_overload_eject_no_backend() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn which_statuses_are_retried_is_configured() {
-    for (statuses, status, attempts) in [
-        ("[502]", 502, 2),
-        ("[502]", 503, 1),
-        ("[502]", 504, 1),
-        ("[]", 503, 1),
-        ("[502, 503, 504]", 504, 2),
-    ] {
+    for (statuses, status, attempts) in
+        [("[502]", 502, 2), ("[502]", 503, 1), ("[502]", 504, 1), ("[]", 503, 1), ("[502, 503, 504]", 504, 2)]
+    {
         let fleet = always(2, status).await;
         let setup = Setup::new().pool("p", &fleet, NO_EJECTION).section("retry", &format!("statuses: {statuses}"));
         let proxy = setup.start().await;
@@ -307,6 +305,42 @@ async fn connect_failures_are_retried_whatever_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_all_pooled_connections_are_stale_each_request_still_meets_only_one() {
+    let gate = Arc::new(Barrier::new(8));
+    let fleet = Fleet::start(1, {
+        let gate = Arc::clone(&gate);
+        move |exchange| {
+            let gate = Arc::clone(&gate);
+            Box::pin(async move {
+                match exchange.turn {
+                    // All at once, so that each has a connection of its own.
+                    1 if exchange.head.header("x-first").is_some() => {
+                        gate.wait().await;
+                    }
+                    1 => {}
+                    _ => return exchange.reset(),
+                }
+                exchange.echo().await
+            })
+        }
+    })
+    .await;
+    let proxy = Setup::new().pool("p", &fleet, "ejection: {failures: 1}, keepalive_idle: 1m").start().await;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let address = proxy.http;
+        clients.spawn(async move { client::post(address, CHAT, "x-first: yes\r\n", &chat("x")).await.status });
+    }
+    assert_eq!(within("eight answers", clients.join_all()).await, [200; 8]);
+    proxy.let_go().await;
+    for number in 0..8 {
+        let response = client::post(proxy.http, CHAT, "", &chat("x")).await;
+        assert_eq!((response.status, response.attempts()), (200, 2), "request {number}: {}", response.text());
+    }
+    assert_eq!(proxy.state_of(&fleet.name(0)).await, "healthy", "and the backend is not ejected for it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stale_pooled_connection_is_retried_and_held_against_nobody() {
     // The backend closes a kept connection at the moment it is used again, as engines do whose idle timeout is over.
     for is_reset in [false, true] {
@@ -329,14 +363,14 @@ async fn a_stale_pooled_connection_is_retried_and_held_against_nobody() {
                 assert_second_served(&format!("reset {is_reset}, turn {turn}, {framing:?}"), &body, &response);
             }
         }
+        proxy.let_go().await;
         assert!(proxy.metric("retries_total", "cause=\"stale_connection\"").await >= 5.0, "connections were stale");
         assert_eq!(proxy.state_of(&fleet.name(0)).await, "healthy", "and the backend is not ejected for it");
-        proxy.let_go().await;
     }
 }
 
-/// Sends a part of an answer and cuts it off, by a reset or by a close.
-async fn cut(exchange: &mut Exchange, is_stream: bool, is_reset: bool) -> io::Result<()> {
+/// Sends a part of an answer and, once the client has `seen` it, cuts it off by a reset or by a close.
+async fn cut(exchange: &mut Exchange, seen: &Semaphore, is_stream: bool, is_reset: bool) -> io::Result<()> {
     if is_stream {
         exchange.begin_stream().await?;
         exchange.event("{\"choices\":[{\"delta\":{\"content\":\"a\"}}]}").await?;
@@ -344,24 +378,24 @@ async fn cut(exchange: &mut Exchange, is_stream: bool, is_reset: bool) -> io::Re
         exchange.body().await?;
         exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\npart").await?;
     }
+    seen.acquire().await.expect("it is never closed").forget();
     exchange.close();
-    // A reset overtakes what was sent; this one comes when the client has it.
-    if is_reset {
-        exchange.raw(b"").await?;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        exchange.reset()?;
-    }
-    Ok(())
+    if is_reset { exchange.reset() } else { Ok(()) }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
-    let fleet = Fleet::start(2, |exchange| {
-        Box::pin(async move {
-            let is = |name: &str| exchange.head.header("x-cut").is_some_and(|cut| cut.contains(name));
-            let (is_stream, is_reset) = (is("stream"), is("reset"));
-            cut(exchange, is_stream, is_reset).await
-        })
+    let seen = Arc::new(Semaphore::new(0));
+    let fleet = Fleet::start(2, {
+        let seen = Arc::clone(&seen);
+        move |exchange| {
+            let seen = Arc::clone(&seen);
+            Box::pin(async move {
+                let is = |name: &str| exchange.head.header("x-cut").is_some_and(|cut| cut.contains(name));
+                let (is_stream, is_reset) = (is("stream"), is("reset"));
+                cut(exchange, &seen, is_stream, is_reset).await
+            })
+        }
     })
     .await;
     let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("truncated-{}.log", std::process::id()));
@@ -373,6 +407,7 @@ async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
         client.send("POST", CHAT, &format!("x-cut: {case}\r\n"), &body).await;
         let head = client.head().await.unwrap();
         assert_eq!((head.second_word(), head.header("x-warmgate-attempts")), ("200", Some("1")), "{case}");
+        seen.add_permits(1);
         let rest = client.wire.body(head.response_framing("POST")).await;
         assert_eq!(rest.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{case}: the client sees that it is cut");
 
@@ -381,6 +416,7 @@ async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
         stream.send(&body, true).await.unwrap();
         let (head, mut receive, _send) = stream.head().await.unwrap();
         assert_eq!((head.second_word(), head.header("x-warmgate-attempts")), ("200", Some("1")), "{case} on HTTP/2");
+        seen.add_permits(1);
         let mut last = Ok(bytes::Bytes::new());
         while let Some(data) = within("data or a reset", receive.data()).await {
             last = data;

@@ -1,6 +1,8 @@
 //! Answers on their way: streamed event by event, accounted for from the first token to the end, and given up at once
 //! when the client is gone.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod common;
 
 use std::sync::Arc;
@@ -120,7 +122,8 @@ async fn what_the_engine_says_was_cached_is_counted_beside_what_was_predicted() 
     let fleet = Fleet::start(1, |exchange| {
         Box::pin(async move {
             let is_stream = exchange.body().await?.windows(8).any(|bytes| bytes == b"\"stream\"");
-            let usage = r#""usage":{"prompt_tokens":500,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":480}}"#;
+            let usage =
+                r#""usage":{"prompt_tokens":500,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":480}}"#;
             if !is_stream {
                 return exchange.respond(200, &format!("{{\"choices\":[{{\"text\":\"a\"}}],{usage}}}")).await;
             }
@@ -298,7 +301,11 @@ async fn leave(proxy: &Proxy, endless: &mut Endless, moment: Moment, way: &str, 
         endless.reached().await;
         if moment == Moment::BeforeHeader {
             let left = tokio::time::Instant::now();
-            if way == "h2 reset" { stream.reset() } else { drop((stream, h2)) }
+            if way == "h2 reset" {
+                stream.reset()
+            } else {
+                drop((stream, h2))
+            }
             return endless.closed_after(left).await;
         }
         let (_, receive, mut send) = stream.head().await.unwrap();

@@ -154,27 +154,31 @@ impl Writer {
         }
     }
 
-    /// Lets the tenant hold the whole of a run, its hold placed behind `newer`; returns by how many blocks it grew.
+    /// Lets the tenant hold the whole of a run, its hold placed behind `newer` (or itself the newest of the chain);
+    /// returns how many more of the tenant's newest blocks are the chain's.
     fn fill(&mut self, tenant: Tenant, admitted: &Admitted, newer: Option<HoldId>) -> u32 {
-        let Admitted { key, hold, run_blocks, is_new } = *admitted;
+        let Admitted { key, hold, is_new, .. } = *admitted;
+        let run_blocks = admitted.run_blocks as u32;
         let before = self.holds.blocks(hold);
-        let grown = (run_blocks as u32).saturating_sub(before);
-        if grown == 0 {
-            return 0;
+        let grown = run_blocks.saturating_sub(before);
+        if grown > 0 {
+            self.edit_holder(key, tenant, |holder| holder.blocks = run_blocks);
+            self.holds.set_blocks(hold, run_blocks);
+            self.totals.blocks += u64::from(grown);
         }
-        self.edit_holder(key, tenant, |holder| holder.blocks = run_blocks as u32);
-        self.holds.set_blocks(hold, run_blocks as u32);
-        self.totals.blocks += u64::from(grown);
-        if let Some((slot, holds)) = self.live_lists(tenant) {
-            slot.blocks += grown;
-            if before == 0 {
-                if !is_new {
-                    slot.lists.claimed.unlink(holds, hold);
-                }
-                slot.lists.used.insert_behind(holds, newer, hold);
-            }
+        let Some((slot, holds)) = self.live_lists(tenant) else { return 0 };
+        slot.blocks += grown;
+        if newer == Some(hold) {
+            return grown;
         }
-        grown
+        if before > 0 {
+            // Held, though not what comes before it: only where hashes collide.
+            slot.lists.used.unlink(holds, hold);
+        } else if !is_new {
+            slot.lists.claimed.unlink(holds, hold);
+        }
+        slot.lists.used.insert_behind(holds, newer, hold);
+        run_blocks
     }
 
     /// The run that begins `rest`, made if there is none, with a holder of the tenant, made if there is none. Nothing

@@ -9,7 +9,7 @@ use super::{LocalityIndex, Matches};
 use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
-const WRITES: usize = 4000;
+const WRITES: usize = 1500;
 
 /// Counts a thread out even when it panics, so that the others end too.
 struct Writing<'a>(&'a AtomicUsize);
@@ -72,7 +72,7 @@ fn a_prompt_that_is_always_held_always_matches_whole_while_others_cut_its_runs()
         },
     );
     assert!(index.stats().runs > 300, "the prompt was not cut");
-    assert!(index.stats().evicted_blocks_total > 10_000, "nothing was evicted meanwhile");
+    assert!(index.stats().evicted_blocks_total > 5000, "nothing was evicted meanwhile");
     index.check();
 }
 

@@ -242,7 +242,10 @@ async fn rearm(session: &mut HttpSession) -> pingora_core::Result<()> {
 async fn continue_if_expected(session: &mut HttpSession) -> Result<(), BodyError> {
     let expects = session.get_header_bytes(EXPECT).eq_ignore_ascii_case(b"100-continue");
     if expects && !session.is_http2() {
+        // Pingora takes the 100 for an early response, and would end the connection after this request.
+        session.set_close_on_response_before_downstream_finish(false);
         session.write_continue_response().await.map_err(BodyError::Read)?;
+        session.set_close_on_response_before_downstream_finish(true);
     }
     Ok(())
 }

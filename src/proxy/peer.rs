@@ -1,6 +1,7 @@
 //! Chooses a backend for an attempt, and says how to connect to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::Result;
@@ -40,7 +41,12 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
         pool.pool.retry_budget().note_request(&pool.retry, started);
     }
     count(state, route, &dispatched);
-    let peer = peer(state, route, dispatched.decision.index);
+    let mut peer = peer(state, route, dispatched.decision.index);
+    if let Some(peer) = peer.as_mut().filter(|_| ctx.was_stale) {
+        // Where one pooled connection was closed others may be: a group of its own has none, and keeps none.
+        peer.group_key = fastrand::u64(1..);
+        peer.options.idle_timeout = Some(Duration::ZERO);
+    }
     ctx.attempt = Some(attempt(state, route, dispatched));
     peer.ok_or_else(|| ctx.refuse(Reject::Internal))
 }
@@ -110,7 +116,7 @@ fn peer(state: &State, route: &Route, index: usize) -> Option<Box<HttpPeer>> {
     options.total_connection_timeout = Some(timeouts.connect);
     options.read_timeout = Some(timeouts.read);
     options.write_timeout = Some(timeouts.write);
-    options.idle_timeout = keepalive_idle.or(Some(std::time::Duration::ZERO));
+    options.idle_timeout = keepalive_idle.or(Some(Duration::ZERO));
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
     Some(Box::new(peer))
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::Version;
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
+use smallvec::SmallVec;
 
 use super::context::RequestContext;
 use super::retry;
@@ -17,6 +19,9 @@ use crate::time;
 
 /// The status that engines give when they are full; nothing is wrong with the backend.
 const OVERLOADED: u16 = 503;
+
+static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Judges a backend's response header: a fault, a retry, or the answer.
 pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
@@ -73,6 +78,12 @@ pub(super) fn annotate(
     if state.lifecycle.is_draining() {
         session.set_keepalive(None);
     }
+    strip_hop_by_hop(header);
+    if session.req_header().version == Version::HTTP_10 {
+        // It cannot read chunks, which Pingora would pass on; the end of the connection ends the body.
+        header.remove_header(&TRANSFER_ENCODING);
+        session.set_keepalive(None);
+    }
     if !state.config.load().server.response_headers {
         return Ok(());
     }
@@ -85,6 +96,22 @@ pub(super) fn annotate(
         header.insert_header("x-warmgate-cached", cached)?;
     }
     Ok(())
+}
+
+/// Removes what concerns the backend's connection alone (RFC 9110, section 7.6.1). Pingora does so for requests only.
+fn strip_hop_by_hop(header: &mut ResponseHeader) {
+    let nominated: SmallVec<[HeaderName; 4]> = header
+        .headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        // The framing is Pingora's, whatever a backend says of it.
+        .filter(|name| name != TRANSFER_ENCODING && name != CONTENT_LENGTH)
+        .collect();
+    for name in nominated.iter().chain([&KEEP_ALIVE, &PROXY_CONNECTION]) {
+        header.remove_header(name);
+    }
 }
 
 fn not_a_header<T>(error: http::header::InvalidHeaderValue) -> Result<T> {

@@ -21,6 +21,14 @@ use tokio::time::{sleep, timeout};
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
+/// How long the first bytes of an HTTP/2 connection may take. Clients send them at once; Pingora waits without end, also
+/// behind a shorter request of another protocol.
+const PREFACE_TIME: Duration = Duration::from_secs(5);
+const PREFACE_BYTES: usize = 24;
+
+/// Between two looks at a preface of which a part has come.
+const PREFACE_PAUSE: Duration = Duration::from_millis(20);
+
 /// Pause after a failed accept: with no file descriptor left, accept fails again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -28,6 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Listener {
     socket: TcpListener,
     tls: Option<Arc<Acceptor>>,
+    awaits_preface: bool,
 }
 
 // === impl Listener ===
@@ -38,7 +47,13 @@ impl Listener {
     /// # Errors
     /// As `bind(2)`: the address is taken, not local, or not permitted.
     pub async fn bind(address: SocketAddr, tls: Option<Arc<Acceptor>>) -> io::Result<Self> {
-        Ok(Self { socket: TcpListener::bind(address).await?, tls })
+        Ok(Self { socket: TcpListener::bind(address).await?, tls, awaits_preface: false })
+    }
+
+    /// Makes it one for HTTP/2 without TLS: a connection that does not begin soon is closed.
+    pub fn awaiting_preface(mut self) -> Self {
+        self.awaits_preface = true;
+        self
     }
 
     /// The address in use, with the port that was given for port 0.
@@ -65,7 +80,13 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => {
                     is_failing = false;
-                    tokio::spawn(converse(stream, peer, self.tls.clone(), Arc::clone(&app), drain.clone()));
+                    let (tls, awaits_preface) = (self.tls.clone(), self.awaits_preface);
+                    let (app, drain) = (Arc::clone(&app), drain.clone());
+                    tokio::spawn(async move {
+                        if !awaits_preface || has_preface(&stream).await {
+                            converse(stream, peer, tls, app, drain).await;
+                        }
+                    });
                 }
                 Err(error) => {
                     if !is_failing {
@@ -107,6 +128,21 @@ async fn converse<A>(
     while let Some(stream) = next {
         next = app.process_new(stream, &drain).await;
     }
+}
+
+/// Waits for as many bytes as Pingora looks at, and leaves them where they are.
+async fn has_preface(stream: &TcpStream) -> bool {
+    let arriving = async {
+        let mut bytes = [0; PREFACE_BYTES];
+        loop {
+            match stream.peek(&mut bytes).await {
+                Ok(0) | Err(_) => return false,
+                Ok(PREFACE_BYTES) => return true,
+                Ok(_) => sleep(PREFACE_PAUSE).await,
+            }
+        }
+    };
+    timeout(PREFACE_TIME, arriving).await.unwrap_or(false)
 }
 
 fn prepare(stream: TcpStream, peer: SocketAddr) -> L4Stream {

@@ -89,7 +89,8 @@ impl Server {
                 Protocol::Http | Protocol::H2c => None,
             };
             let is_h2c = listener.protocol == Protocol::H2c;
-            bound.push((bind(listener.address, tls).await?, is_h2c));
+            let socket = bind(listener.address, tls).await?;
+            bound.push((if is_h2c { socket.awaiting_preface() } else { socket }, is_h2c));
         }
         let admin = bind(config.admin.address, None).await?;
         let state = Arc::new(State::new(config).map_err(StartError::AccessLog)?);

@@ -169,7 +169,8 @@ fn number(value: f64) -> String {
         return plain;
     };
     let digits = format!("{}.{}{}", &plain[..1], &plain[1..point], &plain[point + 1..]);
-    format!("{}e+{:02}", digits.trim_end_matches(['0', '.']), point - 1)
+    let mantissa = digits.trim_end_matches('0').trim_end_matches('.');
+    format!("{mantissa}e+{:02}", point - 1)
 }
 
 #[cfg(test)]
@@ -181,9 +182,10 @@ mod tests {
         for (value, text) in [
             (0.0, "0.0"),
             (8.0, "8.0"),
-            (0.294_314_381_270_903_06, "0.29431438127090306"),
+            (0.294_314, "0.294314"),
             (123_456.0, "123456.0"),
             (1_795_964_998.84, "1.79596499884e+09"),
+            (10_000_000.0, "1e+07"),
             (1_000_000.0, "1e+06"),
             (4_592_111_616.0, "4.592111616e+09"),
         ] {

@@ -2,13 +2,13 @@
 //!
 //! A token is four bytes here. The prompt is spelled out the way a chat template would, role markers included, so that one
 //! turn of a conversation extends the last one together with the engine's own answer. This file is the whole of what
-//! the simulated engine knows about request bodies.
+//! the simulated engine knows about request bodies. It does not use [`crate::request`]: an engine that spelled prompts
+//! as the proxy does could not show that the proxy spells them wrong.
 
 use serde_json::Value;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::endpoint::Endpoint;
-use crate::prefix::BlockHash;
+use crate::prefix::{self, BlockHash};
 
 /// Bytes of text that make a token.
 pub(super) const TOKEN_BYTES: usize = 4;
@@ -87,9 +87,9 @@ impl Prompt {
     }
 
     /// What separates caches: requests with different values never share a block.
-    pub(super) fn salt(&self) -> u64 {
+    pub(super) fn root(&self) -> BlockHash {
         let salt = self.body.get("cache_salt").and_then(Value::as_str).unwrap_or_default();
-        xxh3_64_with_seed(salt.as_bytes(), xxh3_64_with_seed(self.model().unwrap_or_default().as_bytes(), 0))
+        prefix::root(&[self.model().unwrap_or_default().as_bytes(), salt.as_bytes()])
     }
 
     /// Gives the prompt's bytes to `sink`, piece by piece.
@@ -169,62 +169,6 @@ fn offset(body: &[u8], error: &serde_json::Error) -> usize {
     (start + error.column()).min(body.len())
 }
 
-/// Hashes of the full blocks of a byte stream, each chained to the one before.
-#[derive(Debug, Clone)]
-pub(super) struct Chain {
-    block_bytes: usize,
-    parent: u64,
-    partial: Vec<u8>,
-    hashes: Vec<BlockHash>,
-}
-
-// === impl Chain ===
-
-impl Chain {
-    /// An empty chain of blocks of `block_tokens` tokens, for one cache salt.
-    pub(super) fn new(block_tokens: u32, salt: u64) -> Self {
-        let block_bytes = block_tokens.max(1) as usize * TOKEN_BYTES;
-        Self { block_bytes, parent: salt, partial: Vec::new(), hashes: Vec::new() }
-    }
-
-    /// Adds bytes at the end.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) {
-        if !self.partial.is_empty() {
-            let (head, rest) = bytes.split_at(bytes.len().min(self.block_bytes - self.partial.len()));
-            self.partial.extend_from_slice(head);
-            bytes = rest;
-            if self.partial.len() < self.block_bytes {
-                return;
-            }
-            let block = std::mem::take(&mut self.partial);
-            self.close(&block);
-        }
-        let mut blocks = bytes.chunks_exact(self.block_bytes);
-        blocks.by_ref().for_each(|block| self.close(block));
-        self.partial.extend_from_slice(blocks.remainder());
-    }
-
-    /// Tokens so far; a last token may have fewer than four bytes.
-    pub(super) fn tokens(&self) -> u64 {
-        (self.hashes.len() * self.block_bytes + self.partial.len()).div_ceil(TOKEN_BYTES) as u64
-    }
-
-    /// A number that the whole of the bytes so far determines.
-    pub(super) fn digest(&self) -> u64 {
-        xxh3_64_with_seed(&self.partial, self.parent)
-    }
-
-    /// The hashes of the full blocks.
-    pub(super) fn into_hashes(self) -> Vec<BlockHash> {
-        self.hashes
-    }
-
-    fn close(&mut self, block: &[u8]) {
-        self.parent = xxh3_64_with_seed(block, self.parent);
-        self.hashes.push(BlockHash(self.parent));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,22 +208,6 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_depends_on_bytes_and_salt_not_on_how_they_arrive() {
-        let bytes: Vec<u8> = (0..1000u32).map(|n| (n * 7) as u8).collect();
-        let mut whole = Chain::new(16, 1);
-        whole.push(&bytes);
-        for step in [1, 3, 63, 64, 65, 500] {
-            let mut pieces = Chain::new(16, 1);
-            bytes.chunks(step).for_each(|piece| pieces.push(piece));
-            assert_eq!(pieces.hashes, whole.hashes, "pieces of {step} bytes");
-            assert_eq!((pieces.tokens(), pieces.digest()), (250, whole.digest()));
-        }
-        let mut salted = Chain::new(16, 2);
-        salted.push(&bytes);
-        assert!(salted.hashes.iter().zip(&whole.hashes).all(|(one, other)| one != other), "a salt shares no block");
-    }
-
-    #[test]
     fn a_body_that_is_no_prompt_says_why() {
         let read = |body: &str| Prompt::read(Endpoint::Chat, body.as_bytes()).unwrap_err();
         assert_eq!(read(""), Invalid::Empty);
@@ -292,8 +220,8 @@ mod tests {
     #[test]
     fn a_token_id_is_a_token() {
         let prompt = Prompt::read(Endpoint::Completions, br#"{"prompt": [[1, 2, 3], [4, 5]]}"#).unwrap();
-        let mut chain = Chain::new(16, 0);
-        prompt.render(&mut |piece| chain.push(piece));
-        assert_eq!(chain.tokens(), 5);
+        let mut bytes = 0;
+        prompt.render(&mut |piece| bytes += piece.len());
+        assert_eq!(bytes, 5 * TOKEN_BYTES);
     }
 }

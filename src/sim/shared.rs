@@ -68,7 +68,7 @@ impl Shared {
     /// Brings a fault about. The error is for people.
     pub(super) fn inject(self: &Arc<Self>, order: Order) -> Result<(), String> {
         match order.fault {
-            Fault::Refuse { for_ms } => self.close(for_ms.map(Duration::from_millis)),
+            Fault::Refuse { for_ms } => self.close(0, for_ms.map(Duration::from_millis)),
             Fault::Restart { down_ms } => self.restart(Duration::from_millis(down_ms)),
             Fault::Slow { factor } => {
                 self.conditions.lock().slowdown = factor;
@@ -125,15 +125,18 @@ impl Shared {
         self.conditions.lock().is_frozen = false;
         process.driver.set_slowdown(self.conditions.lock().slowdown);
         self.process.store(process);
-        self.gate.send_modify(|gate| gate.restarts += 1);
-        if !down.is_zero() {
-            self.close(Some(down));
+        if down.is_zero() {
+            self.gate.send_modify(|gate| gate.restarts += 1);
+        } else {
+            self.close(1, Some(down));
         }
     }
 
-    /// Refuses connections, for a time or until cleared.
-    fn close(self: &Arc<Self>, duration: Option<Duration>) {
-        self.gate.send_modify(|gate| (gate.is_open, gate.closings) = (false, gate.closings + 1));
+    /// Refuses connections, for a time or until cleared; with `restarts` also ends those there are.
+    fn close(self: &Arc<Self>, restarts: u64, duration: Option<Duration>) {
+        self.gate.send_modify(|gate| {
+            *gate = Gate { is_open: false, restarts: gate.restarts + restarts, closings: gate.closings + 1 };
+        });
         let closing = self.gate.borrow().closings;
         let Some(duration) = duration else { return };
         let shared = Arc::downgrade(self);

@@ -112,6 +112,7 @@ impl Stream {
 
 fn as_head(response: &HttpResponse<()>) -> Head {
     let headers = response.headers().iter();
-    let headers = headers.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
+    let headers =
+        headers.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
     Head { start_line: format!("HTTP/2 {}", response.status().as_u16()), headers: headers.collect(), raw: Vec::new() }
 }

@@ -3,7 +3,12 @@
 //! Everything has a port of its own and a bounded wait: a silent proxy is a failed test, not a hung one. Nothing sleeps
 //! to let something happen; tests wait for what they want to see ([`eventually`]).
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses a part of it, in tests only")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, in tests only"
+)]
 
 pub mod backend;
 pub mod client;
@@ -41,9 +46,15 @@ pub fn chat_of(length: usize, seed: u64) -> Vec<u8> {
         return format!("{{{:>1$}}}", "", length - 2).into_bytes();
     };
     let mut rng = fastrand::Rng::with_seed(seed);
+    let letters: Vec<u8> = (0..4096).map(|_| rng.alphanumeric() as u8).collect();
     let mut body = Vec::with_capacity(length);
     body.extend_from_slice(HEAD);
-    body.extend((0..text_bytes).map(|_| rng.alphanumeric() as u8));
+    // Pieces at random, so that bytes that move, or come twice, show.
+    while body.len() < HEAD.len() + text_bytes {
+        let room = HEAD.len() + text_bytes - body.len();
+        let piece = &letters[rng.usize(0..3072)..][..room.min(1024)];
+        body.extend_from_slice(piece);
+    }
     body.extend_from_slice(TAIL);
     body
 }

@@ -55,7 +55,9 @@ impl Setup {
         let backends: Vec<_> = fleet.addresses().iter().map(|address| format!("{{url: 'http://{address}'}}")).collect();
         let keys = if keys.is_empty() { String::new() } else { format!(", {keys}") };
         let backends = backends.join(", ");
-        self.pools.push_str(&format!("  - {{name: {name}, health: {{interval: 5m, timeout: 20s}}, backends: [{backends}]{keys}}}\n"));
+        self.pools.push_str(&format!(
+            "  - {{name: {name}, health: {{interval: 5m, timeout: 20s}}, backends: [{backends}]{keys}}}\n"
+        ));
         self
     }
 

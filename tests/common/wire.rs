@@ -148,7 +148,7 @@ impl Wire {
 // === impl Head ===
 
 impl Head {
-    fn parse(raw: Vec<u8>) -> Self {
+    pub fn parse(raw: Vec<u8>) -> Self {
         let text = String::from_utf8_lossy(&raw).into_owned();
         let mut lines = text.split("\r\n");
         let start_line = lines.next().unwrap_or_default().to_owned();

@@ -38,7 +38,10 @@ pub(super) async fn read(session: &mut HttpSession, shared: &Arc<Shared>, halfwa
     }
     let expects_continue = session.get_header_bytes("expect").eq_ignore_ascii_case(b"100-continue");
     if expects_continue {
+        // Pingora takes the 100 for an early response, and would end the connection after this request.
+        session.set_close_on_response_before_downstream_finish(false);
         session.write_continue_response().await.map_err(Stopped::Gone)?;
+        session.set_close_on_response_before_downstream_finish(true);
     }
     let (mut bytes, mut hash, mut pages) = (Vec::new(), Xxh3::new(), Pages::new(shared));
     while let Some(piece) = session.read_body_bytes().await.map_err(Stopped::Gone)? {

@@ -28,7 +28,7 @@ pub(super) async fn run(
     endpoint: Endpoint,
     body: &Body,
     fault: Option<Fault>,
-    in_flight: InFlight,
+    mut in_flight: InFlight,
 ) -> Result<After> {
     let reply = match plan::plan(&exchange, endpoint, body) {
         Err(reply) => reply,
@@ -36,6 +36,13 @@ pub(super) async fn run(
             exchange.send(reply).await?;
             in_flight.end(Outcome::Served);
             return Ok(After::Reuse);
+        }
+        Ok(Plan::Engine(planned)) if fault == Some(Fault::StallStream) => {
+            in_flight.stall();
+            if planned.is_streamed {
+                reply::open_stream(exchange.session, &exchange.marks).await?;
+            }
+            return exchange.hang().await;
         }
         Ok(Plan::Engine(planned)) => match exchange.process.driver.submit(planned.request.clone()) {
             Ok(ticket) => return generate(exchange, *planned, ticket, fault, in_flight).await,
@@ -63,19 +70,11 @@ async fn generate(
     planned: Planned,
     mut ticket: Ticket,
     fault: Option<Fault>,
-    mut in_flight: InFlight,
+    in_flight: InFlight,
 ) -> Result<After> {
     let cut = match fault {
         Some(Fault::ResetMidStream { after_tokens }) => Some(Cut { after_tokens, end: End::Reset }),
         Some(Fault::ErrorMidStream { after_tokens }) => Some(Cut { after_tokens, end: End::CoreDied }),
-        Some(Fault::StallStream) => {
-            drop(ticket);
-            in_flight.stall();
-            if planned.is_streamed {
-                reply::open_stream(exchange.session, &exchange.marks).await?;
-            }
-            return exchange.hang().await;
-        }
         _ => None,
     };
     let end = if planned.is_streamed {

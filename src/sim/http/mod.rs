@@ -76,15 +76,18 @@ pub(super) async fn serve(mut port: Port, shared: Arc<Shared>) {
         if !wanted.is_open {
             port.listener = None;
         } else if port.listener.is_none() {
-            port.listener = reopen(port.address).await;
+            port.listener = reopen(port.address);
         }
         tokio::select! {
-            (tcp, slot) = accept(port.listener.as_ref(), &slots) => {
-                let shared = Arc::clone(&shared);
-                connections.spawn(async move {
-                    connection::serve(tcp, shared).await;
-                    drop(slot);
-                });
+            accepted = accept(&port, wanted.is_open, &slots) => {
+                // `None`: the listener could not be opened again, and the loop tries once more.
+                if let Some((tcp, slot)) = accepted {
+                    let shared = Arc::clone(&shared);
+                    connections.spawn(async move {
+                        connection::serve(tcp, shared).await;
+                        drop(slot);
+                    });
+                }
             }
             Some(_) = connections.join_next() => {}
             // The sender lives as long as `shared`.
@@ -93,25 +96,27 @@ pub(super) async fn serve(mut port: Port, shared: Arc<Shared>) {
     }
 }
 
-async fn reopen(address: SocketAddr) -> Option<TcpListener> {
-    match bind(address).and_then(|socket| socket.listen(BACKLOG)) {
-        Ok(listener) => Some(listener),
-        Err(error) => {
-            log::warn!("the simulated engine cannot listen on {address} again: {error}");
-            tokio::time::sleep(PAUSE).await;
-            None
-        }
-    }
+fn reopen(address: SocketAddr) -> Option<TcpListener> {
+    bind(address)
+        .and_then(|socket| socket.listen(BACKLOG))
+        .inspect_err(|error| log::warn!("the simulated engine cannot listen on {address} again: {error}"))
+        .ok()
 }
 
-/// The next connection, when there is a slot for it. Without a listener there is none, but it looks again after a while.
-async fn accept(listener: Option<&TcpListener>, slots: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
-    let (Some(listener), Ok(slot)) = (listener, Arc::clone(slots).acquire_owned().await) else {
+/// The next connection, when there is a slot for it. None ever comes while the gate is closed; `None` comes after a pause
+/// if it is open and there is no listener all the same.
+async fn accept(port: &Port, is_open: bool, slots: &Arc<Semaphore>) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    if !is_open {
         return std::future::pending().await;
+    }
+    let Some(listener) = &port.listener else {
+        tokio::time::sleep(PAUSE).await;
+        return None;
     };
+    let slot = Arc::clone(slots).acquire_owned().await.ok()?;
     loop {
         match listener.accept().await {
-            Ok((tcp, _)) => return (tcp, slot),
+            Ok((tcp, _)) => return Some((tcp, slot)),
             Err(error) => {
                 log::debug!("accept: {error}");
                 tokio::time::sleep(PAUSE).await;

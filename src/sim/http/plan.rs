@@ -1,13 +1,18 @@
 //! From a body to a request for the engine: the checks, the tokens, the text that will be generated.
 
+use std::num::NonZeroU32;
+
+use xxhash_rust::xxh3::Xxh3;
+
 use super::body::Body;
 use super::exchange::Exchange;
 use super::reply::{self, Reply};
+use crate::prefix::BlockHasher;
 use crate::sim::answer::{self, Answer, Usage};
 use crate::sim::endpoint::Endpoint;
 use crate::sim::engine::Request;
 use crate::sim::process::unix_seconds;
-use crate::sim::prompt::{Chain, Invalid, Prompt, TOKEN_BYTES};
+use crate::sim::prompt::{Invalid, Prompt, TOKEN_BYTES};
 use crate::sim::words;
 
 /// How a prompt will be answered.
@@ -82,12 +87,19 @@ fn invalid(invalid: Invalid) -> Reply {
 fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Result<Plan, Reply> {
     let options = &exchange.shared.options;
     let limit_tokens = exchange.process.driver.limit_tokens();
-    let mut chain = Chain::new(options.parameters.block_tokens, prompt.salt());
     if endpoint == Endpoint::Tokenize {
         return Ok(Plan::Immediate(Reply::json(tokenize(prompt, limit_tokens))));
     }
-    prompt.render(&mut |piece| chain.push(piece));
-    let prompt_tokens = chain.tokens().max(1);
+    let block_bytes = options.parameters.block_tokens.saturating_mul(TOKEN_BYTES as u32);
+    let mut chain = BlockHasher::new(prompt.root(), NonZeroU32::new(block_bytes).unwrap_or(NonZeroU32::MIN));
+    let (mut digest, mut prompt_bytes) = (Xxh3::new(), 0);
+    prompt.render(&mut |piece| {
+        chain.update(piece);
+        digest.update(piece);
+        prompt_bytes += piece.len();
+    });
+    let digest = digest.digest();
+    let prompt_tokens = prompt_bytes.div_ceil(TOKEN_BYTES).max(1) as u64;
     if endpoint == Endpoint::CountTokens {
         return Ok(Plan::Immediate(Reply::json(answer::count_tokens(prompt_tokens))));
     }
@@ -99,9 +111,8 @@ fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Resu
         None if room > 0 => u64::from(options.output_tokens).min(room),
         _ => return Err(too_long(endpoint, prompt_tokens, wanted.unwrap_or(0), limit_tokens)),
     };
-    let digest = chain.digest();
     let text = words::write(options.seed ^ digest, output_tokens as u32);
-    chain.push(text.as_bytes());
+    chain.update(text.as_bytes());
     let model = prompt.model().or(options.models.first().map(String::as_str)).unwrap_or_default();
     let answer = Answer {
         endpoint,
@@ -115,7 +126,7 @@ fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Resu
     };
     // Both fit: the limit is a number of blocks times a number of tokens, checked above or by the engine.
     let request = Request {
-        chain: chain.into_hashes(),
+        chain: chain.finish().blocks.to_vec(),
         prompt_tokens: prompt_tokens as u32,
         output_tokens: output_tokens as u32,
     };

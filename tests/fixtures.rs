@@ -1,0 +1,206 @@
+//! Recorded exchanges with real engines, replayed byte for byte through the proxy.
+//!
+//! The recordings are not part of the project: they lie in `../shared` beside the checkout, or where the environment
+//! variable `WARMGATE_SHARED` points. Where neither exists the tests say so and pass.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on fails, one that is skipped says so"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::backend::Fleet;
+use common::client::{Client, Response};
+use common::h2c::{H2, Length};
+use common::proxy::{Proxy, Setup};
+use common::streamed_chat;
+use common::wire::{Framing, Head};
+use parking_lot::Mutex;
+
+/// What a proxy may change: fields of one hop, the date, and what it adds.
+const NOT_COMPARED: [&str; 5] = ["connection", "keep-alive", "transfer-encoding", "date", "te"];
+
+/// Files below `folder` with this suffix, by name without it; the tails of streams, which begin without a head, left
+/// out.
+fn recordings(folder: &str, suffix: &str) -> BTreeMap<String, Vec<u8>> {
+    let shared = std::env::var_os("WARMGATE_SHARED")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared")), PathBuf::from);
+    let folder = shared.join("fixtures/vllm").join(folder);
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        println!("skipped: no recordings at {}", folder.display());
+        return BTreeMap::new();
+    };
+    let found = entries.map(|entry| entry.unwrap().path()).filter_map(|path| {
+        let name = path.file_name()?.to_str()?.strip_suffix(suffix)?.to_owned();
+        Some((name, std::fs::read(&path).unwrap()))
+    });
+    found.filter(|(_, bytes)| suffix != ".resp" || bytes.starts_with(b"HTTP/")).collect()
+}
+
+/// The responses in `bytes`, each from its status line on.
+fn responses(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let starts: Vec<usize> = memchr::memmem::find_iter(bytes, b"HTTP/1.1 ").collect();
+    let ends = starts.iter().skip(1).copied().chain([bytes.len()]);
+    starts.iter().zip(ends).map(|(&start, end)| bytes[start..end].to_vec()).collect()
+}
+
+/// A recorded message taken apart: head, body without chunk framing, and whether the body is whole.
+fn decode(bytes: &[u8], method: &str) -> (Head, Vec<u8>, bool) {
+    let end = memchr::memmem::find(bytes, b"\r\n\r\n").expect("a recording has a head") + 4;
+    let head = Head::parse(bytes[..end].to_vec());
+    let framing =
+        if head.start_line.starts_with("HTTP/") { head.response_framing(method) } else { head.request_framing() };
+    let rest = &bytes[end..];
+    match framing {
+        Framing::Chunked => {
+            let (body, is_whole) = unchunk(rest);
+            (head, body, is_whole)
+        }
+        Framing::Length(length) => (head, rest[..length.min(rest.len())].to_vec(), rest.len() >= length),
+        Framing::None => (head, Vec::new(), true),
+        Framing::UntilClose => (head, rest.to_vec(), true),
+    }
+}
+
+fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
+    let mut body = Vec::new();
+    while let Some(line) = memchr::memmem::find(rest, b"\r\n") {
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
+        if size == 0 {
+            return (body, true);
+        }
+        body.extend_from_slice(&rest[line + 2..line + 2 + size]);
+        rest = &rest[line + 2 + size + 2..];
+    }
+    (body, false)
+}
+
+fn compared(head: &Head) -> BTreeMap<&str, &str> {
+    let is_compared = |name: &str| !NOT_COMPARED.contains(&name) && !name.starts_with("x-warmgate-");
+    head.headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .filter(|(name, _)| is_compared(name))
+        .collect()
+}
+
+/// A backend that gives its next request the next of `answers`, and closes after the last one.
+async fn replaying(answers: &Arc<Mutex<Vec<Vec<u8>>>>) -> Fleet {
+    let answers = Arc::clone(answers);
+    Fleet::start(1, move |exchange| {
+        let answers = Arc::clone(&answers);
+        Box::pin(async move {
+            exchange.body().await?;
+            let (answer, is_last) = {
+                let mut answers = answers.lock();
+                (answers.remove(0), answers.is_empty())
+            };
+            exchange.raw(&answer).await?;
+            if is_last {
+                exchange.close();
+            }
+            Ok(())
+        })
+    })
+    .await
+}
+
+fn assert_same(name: &str, recorded: &[u8], method: &str, response: &Response) {
+    let (head, body, _) = decode(recorded, method);
+    assert_eq!(response.status.to_string(), head.second_word(), "{name}: the status");
+    assert_eq!(compared(&response.head), compared(&head), "{name}: the header fields");
+    assert!(response.body == body, "{name}: the body; {} bytes for {}", response.body.len(), body.len());
+}
+
+async fn fetch_h2(proxy: &Proxy, body: &[u8]) -> Result<Response, h2::Error> {
+    let mut stream = H2::connect(proxy.h2c).await.post("/v1/chat/completions", &[], body.len(), Length::Stated).await;
+    stream.send(body, true).await?;
+    stream.response().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_recorded_response_comes_out_as_the_engine_sent_it() {
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let fleet = replaying(&answers).await;
+    let proxy = Setup::new().pool("p", &fleet, "ejection: {failures: 1000}").start().await;
+    let mut recordings = recordings("http", ".resp");
+    recordings.append(&mut self::recordings("behaviour", ".resp"));
+    // A response to HEAD is compared with its request, below.
+    recordings.remove("health-head");
+    assert!(recordings.is_empty() || recordings.len() > 100, "all the recordings are found: {}", recordings.len());
+    for (name, bytes) in &recordings {
+        for recorded in responses(bytes).iter().filter(|response| !response.starts_with(b"HTTP/1.1 100")) {
+            let (_, partial, is_whole) = decode(recorded, "POST");
+            answers.lock().push(recorded.clone());
+            let mut client = Client::connect(proxy.http).await;
+            client.send("POST", "/v1/chat/completions", "", &streamed_chat(name)).await;
+            if is_whole {
+                assert_same(name, recorded, "POST", &client.response("POST").await.unwrap());
+                answers.lock().push(recorded.clone());
+                let response = fetch_h2(&proxy, &streamed_chat(name)).await;
+                assert_same(&format!("{name} over HTTP/2"), recorded, "POST", &response.unwrap());
+                continue;
+            }
+            let head = client.head().await.unwrap();
+            let (recorded_head, ..) = decode(recorded, "POST");
+            assert_eq!(compared(&head), compared(&recorded_head), "{name}: the header fields");
+            let body = client.wire.body(head.response_framing("POST")).await;
+            assert!(body.is_err() && partial.is_empty(), "{name}: an answer that was cut off is not made whole");
+        }
+    }
+    proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_recorded_request_is_served_as_the_engine_served_it() {
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let fleet = replaying(&answers).await;
+    let proxy = Setup::new().pool("p", &fleet, "ejection: {failures: 1000}").start().await;
+    let recorded_answers = recordings("http", ".resp");
+    for (name, request) in recordings("http", ".req") {
+        let mut client = Client::connect(proxy.http).await;
+        if name == "err-bad-json" || name == "err-garbage" {
+            client.send_bytes(&request).await;
+            let response = client.response("POST").await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(response.status, 400, "{name}: what is no JSON, or no HTTP, is refused here");
+            assert!(name != "err-bad-json" || response.error_code() == "invalid_json", "{name}: {}", response.text());
+            continue;
+        }
+        // Nobody asked for it: `Expect` is answered here.
+        let mut expected = responses(&recorded_answers[&name]);
+        expected.retain(|response| !response.starts_with(b"HTTP/1.1 100"));
+        answers.lock().clone_from(&expected);
+        let before = fleet.received().len();
+        client.send_bytes(&request).await;
+        let (sent, ..) = decode(&request, "");
+        for recorded in &expected {
+            let response = client.response(sent.method()).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_same(&name, recorded, sent.method(), &response);
+        }
+        let received = &fleet.received()[before];
+        let target = |head: &Head| (head.method().to_owned(), head.second_word().to_owned());
+        assert_eq!(target(&received.head), target(&sent), "{name}: method and target arrive as they were sent");
+        assert_request_fields(&name, &sent, &received.head);
+    }
+    proxy.let_go().await;
+}
+
+/// That the header fields of a request arrived, those of one hop and of framing aside.
+fn assert_request_fields(name: &str, sent: &Head, received: &Head) {
+    let ours = ["x-request-id", "content-length", "expect"];
+    let fields = |head| {
+        let mut fields = compared(head);
+        fields.retain(|field, _| !ours.contains(field));
+        fields
+    };
+    assert_eq!(fields(received), fields(sent), "{name}: the request's header fields");
+    if let Some(id) = sent.header("x-request-id") {
+        assert_eq!(received.header("x-request-id"), Some(id), "{name}: the client's request id");
+    }
+}
