@@ -54,6 +54,11 @@ impl Lifecycle {
         self.draining.subscribe()
     }
 
+    /// Returns when everyone who watches the drain is gone: listeners, and the connections they have handed it to.
+    pub async fn closed(&self) {
+        self.draining.closed().await;
+    }
+
     /// Returns when no request is being served.
     pub async fn idle(&self) {
         loop {
@@ -95,6 +100,20 @@ mod tests {
         drop(guards);
         waiting.await.unwrap();
         assert_eq!(lifecycle.requests(), 0);
+    }
+
+    #[tokio::test]
+    async fn closed_waits_for_the_last_watcher() {
+        let lifecycle = Arc::new(Lifecycle::default());
+        let watcher = lifecycle.watch_drain();
+        let closing = tokio::spawn({
+            let lifecycle = Arc::clone(&lifecycle);
+            async move { lifecycle.closed().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!closing.is_finished(), "someone still watches");
+        drop(watcher);
+        closing.await.unwrap();
     }
 
     #[test]

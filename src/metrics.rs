@@ -265,6 +265,9 @@ impl Metrics {
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
         registry.register("build_info", "Version of the running program", build);
         self.reload_ok.set(1);
+        for outcome in ["applied", "refused"] {
+            let _ = self.reloads.get_or_create(&ReloadLabels { outcome });
+        }
     }
 
     /// Adds values that are read at scrape time.
@@ -280,6 +283,26 @@ impl Metrics {
             log::error!("a metric could not be encoded: {error}");
         }
         out
+    }
+
+    /// A pool is there: its series start at zero, as a rate needs to see the first event.
+    pub fn introduce_pool(&self, pool: &Arc<str>) {
+        let labels = PoolLabels { pool: Arc::clone(pool) };
+        let _ = (self.ttft.get_or_create(&labels), self.duration.get_or_create(&labels));
+        for family in [&self.spills, &self.fail_open, &self.retries_denied] {
+            let _ = family.get_or_create(&labels);
+        }
+    }
+
+    /// A backend is there: its series start at zero, but for those by status, which are too many.
+    pub fn introduce_backend(&self, labels: &BackendLabels) {
+        for family in self.backend_counters() {
+            let _ = family.get_or_create(labels);
+        }
+        for cause in RetryCause::ALL {
+            let (pool, backend) = (Arc::clone(&labels.pool), Arc::clone(&labels.backend));
+            let _ = self.retries.get_or_create(&RetryLabels { pool, backend, cause });
+        }
     }
 
     /// A request ended.
@@ -366,15 +389,7 @@ impl Metrics {
 
     /// Drops every series of a backend that was removed.
     pub fn forget(&self, labels: &BackendLabels) {
-        for family in [
-            &self.attempts,
-            &self.prompt_tokens,
-            &self.predicted_cached,
-            &self.reported_prompt,
-            &self.reported_cached,
-            &self.reported_predicted,
-            &self.restarts,
-        ] {
+        for family in self.backend_counters() {
             family.remove(labels);
         }
         let (pool, backend) = (&labels.pool, &labels.backend);
@@ -387,6 +402,18 @@ impl Metrics {
                 self.requests.remove(&RequestLabels { pool, backend, status, reason });
             }
         }
+    }
+
+    fn backend_counters(&self) -> [&Family<BackendLabels, Counter>; 7] {
+        [
+            &self.attempts,
+            &self.prompt_tokens,
+            &self.predicted_cached,
+            &self.reported_prompt,
+            &self.reported_cached,
+            &self.reported_predicted,
+            &self.restarts,
+        ]
     }
 }
 
@@ -501,6 +528,25 @@ mod tests {
         assert!(metrics.render().contains("llama"), "the pool is still there");
         metrics.forget_pool(&labels().pool);
         assert!(!metrics.render().contains("llama"), "{}", metrics.render());
+    }
+
+    #[test]
+    fn series_start_at_zero() {
+        let metrics = Metrics::new();
+        metrics.introduce_pool(&labels().pool);
+        metrics.introduce_backend(&labels());
+        let text = metrics.render();
+        for series in [
+            r#"warmgate_spills_total{pool="llama"} 0"#,
+            r#"warmgate_ttft_seconds_count{pool="llama"} 0"#,
+            r#"warmgate_retries_total{pool="llama",backend="a:1",cause="connect"} 0"#,
+            r#"warmgate_backend_restarts_total{pool="llama",backend="a:1"} 0"#,
+            r#"warmgate_config_reloads_total{outcome="refused"} 0"#,
+        ] {
+            assert!(text.contains(series), "{series} in {text}");
+        }
+        metrics.forget(&labels());
+        assert!(!metrics.render().contains("a:1"), "what is introduced can be forgotten");
     }
 
     #[test]

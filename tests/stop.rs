@@ -150,6 +150,44 @@ async fn the_last_requests_are_in_the_access_log() {
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 20);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_over_http_2_end_whole_as_well() {
+    let engine = Engine::up("two");
+    let scratch = Scratch::new();
+    let listeners = "[{address: '127.0.0.1:0', h2c: true}]".into();
+    let server = "{drain_delay: 100ms, drain_timeout: 60s}".into();
+    let settings = Settings { listeners, server, ..Settings::new([&engine]) };
+    let mut process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
+    engine.set_answer(Answer::Gated);
+    let stream = TcpStream::connect(process.address()).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let mut bodies = Vec::new();
+    for _ in 0..8 {
+        let request = http::Request::post("http://test/v1/chat/completions").body(()).unwrap();
+        let (reply, mut body) = client.clone().ready().await.unwrap().send_request(request, false).unwrap();
+        body.send_data(streamed("hello").to_string().into(), true).unwrap();
+        bodies.push(within("a reply", reply).await.unwrap().into_body());
+    }
+    process.signal("TERM");
+    until_refused(process.address()).await;
+    assert!(process.is_running(), "streams are in flight");
+    engine.finish();
+    for mut body in bodies {
+        let mut text = Vec::new();
+        while let Some(bytes) = within("a frame", body.data()).await {
+            text.extend_from_slice(&bytes.expect("the stream is not cut"));
+        }
+        assert!(is_whole_stream(&String::from_utf8(text).unwrap()));
+    }
+    let (status, took) = process.ended().await;
+    assert_eq!(status.code(), Some(0));
+    assert!(took < DRAIN_TIMEOUT / 2, "{took:?}");
+    drop(client);
+    // How it ended does not matter: the streams are through.
+    let _ = driver.await.unwrap();
+}
+
 // === other signals ===
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

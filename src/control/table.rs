@@ -125,6 +125,7 @@ impl Table {
             });
         }
         self.remove(&pool, old);
+        self.state.metrics.introduce_pool(pool.name());
         let models = config.models.iter().map(|model| Arc::from(&**model)).collect();
         let entry = PoolEntry { config: config.clone(), pool, models, backends };
         entry.size_tenants(&self.state);
@@ -134,6 +135,8 @@ impl Table {
     fn backend_entry(&mut self, config: &config::Backend, pool: &config::Pool) -> BackendEntry {
         self.next_id += 1;
         let backend = Backend::new(&*config.name, settings::origin(&config.url));
+        let labels = BackendLabels { pool: pool.name.as_str().into(), backend: Arc::clone(backend.name()) };
+        self.state.metrics.introduce_backend(&labels);
         let watched = settings::watched(self.next_id, &self.connections, &backend, pool);
         BackendEntry {
             id: self.next_id,

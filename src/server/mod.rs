@@ -40,6 +40,9 @@ const H2_IDLE_TIME: Duration = Duration::from_secs(300);
 const H2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
+/// How long connections have to close after the last request.
+const CLOSING_TIME: Duration = Duration::from_secs(1);
+
 /// Why the process did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -149,10 +152,15 @@ impl Server {
             // Kept connections that wait for their next request are closed.
             app.cleanup().await;
         }
-        // Who is left is told by the caller, in what it logs.
-        let _ = timeout(config.server.drain_timeout, self.state.lifecycle.idle()).await;
+        let idle = timeout(config.server.drain_timeout, self.state.lifecycle.idle()).await;
         self.stop_admin.send_replace(true);
         while self.listeners.join_next().await.is_some() {}
+        // Who is left after that is told by the caller, in what it logs.
+        if idle.is_ok() {
+            // An HTTP/2 connection may not have sent yet what the last requests gave it. One that stays open for other
+            // reasons is not waited for.
+            let _ = timeout(CLOSING_TIME, self.state.lifecycle.closed()).await;
+        }
         self.state.access_log.load().flush();
         self.state.lifecycle.requests()
     }

@@ -9,6 +9,7 @@ pub mod child;
 pub mod client;
 pub mod engine;
 pub mod logs;
+pub mod open_metrics;
 pub mod proxy;
 pub mod settings;
 
