@@ -329,11 +329,14 @@ async fn the_access_log_has_one_json_line_a_request() {
     let mut connection = Connection::open(proxy.address()).await.unwrap();
     let headers = "x-request-id: an-id-of-mine\r\n";
     let body = chat("hello").to_string();
-    connection.ask("POST", "/v1/chat/completions?a=b", headers, &body).await.unwrap();
-    proxy.chat(&streamed("hello")).await;
-    ask(proxy.address(), "POST", "/v1/chat/completions", "{").await;
     let lines = || std::fs::read_to_string(&log).unwrap();
-    eventually("three lines", async || lines().lines().count() == 3).await;
+    let until = async |count| eventually("the line", async || lines().lines().count() == count).await;
+    connection.ask("POST", "/v1/chat/completions?a=b", headers, &body).await.unwrap();
+    until(1).await;
+    proxy.chat(&streamed("hello")).await;
+    until(2).await;
+    ask(proxy.address(), "POST", "/v1/chat/completions", "{").await;
+    until(3).await;
     let lines: Vec<Value> = lines().lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
     let [plain, stream, wrong] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(plain["request_id"], "an-id-of-mine");
