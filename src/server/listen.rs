@@ -71,22 +71,25 @@ impl Listener {
     where
         A: ServerApp + Send + Sync + 'static,
     {
+        let start = |stream, peer| {
+            let (tls, awaits_preface) = (self.tls.clone(), self.awaits_preface);
+            let (app, drain) = (Arc::clone(&app), drain.clone());
+            tokio::spawn(async move {
+                if !awaits_preface || has_preface(&stream).await {
+                    converse(stream, peer, tls, app, drain).await;
+                }
+            });
+        };
         let mut is_failing = false;
         loop {
             let accepted = tokio::select! {
                 accepted = self.socket.accept() => accepted,
-                _ = stop.wait_for(|stopped| *stopped) => return,
+                _ = stop.wait_for(|stopped| *stopped) => break,
             };
             match accepted {
                 Ok((stream, peer)) => {
                     is_failing = false;
-                    let (tls, awaits_preface) = (self.tls.clone(), self.awaits_preface);
-                    let (app, drain) = (Arc::clone(&app), drain.clone());
-                    tokio::spawn(async move {
-                        if !awaits_preface || has_preface(&stream).await {
-                            converse(stream, peer, tls, app, drain).await;
-                        }
-                    });
+                    start(stream, peer);
                 }
                 Err(error) => {
                     if !is_failing {
@@ -97,7 +100,21 @@ impl Listener {
                 }
             }
         }
+        for (stream, peer) in waiting(self.socket) {
+            start(stream, peer);
+        }
     }
+}
+
+/// The connections that the system has accepted for `socket` and that nobody has taken: closing it would reset them.
+fn waiting(socket: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
+    let accept = |socket: &std::net::TcpListener| {
+        let (stream, peer) = socket.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok::<_, io::Error>((TcpStream::from_std(stream)?, peer))
+    };
+    // It does not block, so it ends where nobody waits.
+    socket.into_std().map(|socket| std::iter::from_fn(|| accept(&socket).ok()).collect()).unwrap_or_default()
 }
 
 /// Serves one connection to its end.

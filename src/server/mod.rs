@@ -40,6 +40,9 @@ const H2_IDLE_TIME: Duration = Duration::from_secs(300);
 const H2_STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
+/// How long whoever has connected just before the listeners closed has to say what for.
+const FIRST_REQUEST_TIME: Duration = Duration::from_millis(250);
+
 /// How long connections have to close after the last request.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
@@ -148,6 +151,7 @@ impl Server {
         self.state.lifecycle.drain();
         sleep(config.server.drain_delay).await;
         self.stop_accepting.send_replace(true);
+        let _ = timeout(FIRST_REQUEST_TIME, self.state.lifecycle.closed()).await;
         for app in &self.apps {
             // Kept connections that wait for their next request are closed.
             app.cleanup().await;
