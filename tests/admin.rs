@@ -1,5 +1,7 @@
 //! The operators' listener, and what the logs say and do not say.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod common_control;
 
 use std::collections::BTreeSet;

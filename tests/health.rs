@@ -1,5 +1,7 @@
 //! What probes, scrapes and real requests make of backends, over real sockets.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod common_control;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! A changed configuration in a running process: how it is noticed, what is refused, what stays.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod common_control;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! The TLS listener, with a certificate made for the test: HTTP/1.1 and HTTP/2, by what the client offers.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod common_control;
 
 use std::net::SocketAddr;

@@ -137,9 +137,8 @@ async fn the_metrics_are_well_formed_and_true() {
     assert!(samples["process_start_time_seconds"] > 1.7e9);
     let config = samples.keys().find(|name| name.starts_with("vllm:cache_config_info{")).unwrap();
     assert!(config.contains(r#"block_size="16""#) && config.contains(r#"num_gpu_blocks="8192""#));
-    let success =
-        format!(r#"vllm:request_success_total{{engine="0",model_name="sim-model",finished_reason="length"}}"#);
-    assert_eq!(samples[&success], 2.0);
+    let success = r#"vllm:request_success_total{engine="0",model_name="sim-model",finished_reason="length"}"#;
+    assert_eq!(samples[success], 2.0);
 
     engine.inject(Fault::Freeze, None).unwrap();
     let mut waiting = Client::to(&engine).await;

@@ -3,16 +3,20 @@
 //! Counters and histograms are written where things happen; gauges of pools and backends are read from the published
 //! snapshot at scrape time (`admin`), so they cannot drift from it.
 
-use std::fmt::Write as _;
+mod labels;
+
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text};
+use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause};
+use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels};
 
 /// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
 const TTFT_BUCKETS: [f64; 16] =
@@ -20,91 +24,6 @@ const TTFT_BUCKETS: [f64; 16] =
 
 /// Upper bounds of a request's whole time, seconds.
 const DURATION_BUCKETS: [f64; 14] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 30.0, 60.0, 180.0, 600.0];
-
-/// How a request ended, as the `reason` label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// A backend's reply was delivered whole, whatever its status.
-    Served,
-    /// The client closed its connection first.
-    ClientGone,
-    /// The backend's reply ended before it was complete.
-    Truncated,
-    /// Rejected: not valid JSON, or a wrong request.
-    BadRequest,
-    /// Rejected: the body, or the header, is larger than the limit.
-    TooLarge,
-    /// Rejected: no pool serves the model.
-    UnknownModel,
-    /// Rejected: no backend can take it.
-    NoBackend,
-    /// Shed: no room to hold the body.
-    NoRoom,
-    /// Rejected: the body did not arrive in time.
-    BodyTimeout,
-    /// Rejected: every attempt failed.
-    UpstreamFailed,
-    /// Rejected: the backend did not reply in time.
-    UpstreamTimeout,
-    /// Answered by this process itself, such as a merged model list.
-    Local,
-    /// Rejected: a fault of this program.
-    Internal,
-}
-
-/// What ended an attempt that was followed by another, as the `cause` label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RetryCause {
-    /// No connection to the backend.
-    Connect,
-    /// A pooled connection turned out to be closed.
-    StaleConnection,
-    /// The connection failed before a response.
-    Reset,
-    /// A status that is configured to be retried.
-    Status,
-}
-
-/// Identifies a backend's series.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct BackendLabels {
-    /// The pool's name.
-    pub pool: Arc<str>,
-    /// The backend's name; empty where none was chosen.
-    pub backend: Arc<str>,
-}
-
-/// Identifies a pool's series.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct PoolLabels {
-    /// The pool's name.
-    pub pool: Arc<str>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    pool: Arc<str>,
-    backend: Arc<str>,
-    status: u16,
-    reason: Reason,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RetryLabels {
-    pool: Arc<str>,
-    backend: Arc<str>,
-    cause: RetryCause,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReloadLabels {
-    outcome: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BuildLabels {
-    version: &'static str,
-}
 
 /// One finished request, as the metrics see it.
 #[derive(Debug, Clone)]
@@ -414,71 +333,6 @@ impl Metrics {
             &self.reported_predicted,
             &self.restarts,
         ]
-    }
-}
-
-// === impl Reason, RetryCause ===
-
-impl Reason {
-    const ALL: [Self; 13] = [
-        Self::Served,
-        Self::ClientGone,
-        Self::Truncated,
-        Self::BadRequest,
-        Self::TooLarge,
-        Self::UnknownModel,
-        Self::NoBackend,
-        Self::NoRoom,
-        Self::BodyTimeout,
-        Self::UpstreamFailed,
-        Self::UpstreamTimeout,
-        Self::Local,
-        Self::Internal,
-    ];
-
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Served => "served",
-            Self::ClientGone => "client_gone",
-            Self::Truncated => "truncated",
-            Self::BadRequest => "bad_request",
-            Self::TooLarge => "too_large",
-            Self::UnknownModel => "unknown_model",
-            Self::NoBackend => "no_backend",
-            Self::NoRoom => "no_room",
-            Self::BodyTimeout => "body_timeout",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::UpstreamTimeout => "upstream_timeout",
-            Self::Local => "local",
-            Self::Internal => "internal",
-        }
-    }
-}
-
-impl RetryCause {
-    const ALL: [Self; 4] = [Self::Connect, Self::StaleConnection, Self::Reset, Self::Status];
-
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::StaleConnection => "stale_connection",
-            Self::Reset => "reset",
-            Self::Status => "status",
-        }
-    }
-}
-
-impl EncodeLabelValue for Reason {
-    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
-        encoder.write_str(self.as_str())
-    }
-}
-
-impl EncodeLabelValue for RetryCause {
-    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
-        encoder.write_str(self.as_str())
     }
 }
 
