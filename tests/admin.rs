@@ -269,8 +269,9 @@ async fn send_secrets(address: std::net::SocketAddr, engines: &[Engine; 2]) -> u
             ("/v1/unknown", SECRET.to_owned()),
         ] {
             sent += 1;
-            if let Err(e) = connection.ask("POST", path, &header, &body).await {
-                eprintln!("XX {answer:?} {path} {e:?} {body}");
+            let reply =
+                connection.ask("POST", path, &header, &body).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+            if reply.header("connection") == Some("close") {
                 connection = Connection::open(address).await.unwrap();
             }
         }
@@ -288,6 +289,9 @@ async fn prompts_and_keys_are_in_no_log_at_any_level() {
         let logging = format!("{{level: {level}, access_log: {access_log}}}");
         let settings = Settings { logging, ..Settings::new(&engines) };
         let mut process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
+        for engine in &engines {
+            process.until_state(engine.name(), "healthy").await;
+        }
         let sent = send_secrets(process.address(), &engines).await;
         let explained = ask(process.admin, "POST", "/explain", &chat(SECRET).to_string()).await;
         assert_eq!(explained.status, 200);
@@ -305,14 +309,7 @@ async fn prompts_and_keys_are_in_no_log_at_any_level() {
         };
         let is_access_line = |line: &String| line.starts_with(r#"{"time":"#);
         let at_target = async || lines_at(target).iter().filter(|line| is_access_line(line)).count();
-        eventually("a line a request", async || {
-            let n = at_target().await;
-            if n != sent {
-                eprintln!("{n} of {sent} at {target}");
-            }
-            n == sent
-        })
-        .await;
+        eventually("a line a request", async || at_target().await == sent).await;
         for place in ["file", "stdout", "stderr"] {
             let lines: Vec<String> = lines_at(place);
             assert!(!lines.iter().any(|line| line.contains(SECRET)), "{place} at {level}: {lines:#?}");
@@ -332,11 +329,14 @@ async fn the_access_log_has_one_json_line_a_request() {
     let mut connection = Connection::open(proxy.address()).await.unwrap();
     let headers = "x-request-id: an-id-of-mine\r\n";
     let body = chat("hello").to_string();
-    connection.ask("POST", "/v1/chat/completions?a=b", headers, &body).await.unwrap();
-    proxy.chat(&streamed("hello")).await;
-    ask(proxy.address(), "POST", "/v1/chat/completions", "{").await;
     let lines = || std::fs::read_to_string(&log).unwrap();
-    eventually("three lines", async || lines().lines().count() == 3).await;
+    let until = async |count| eventually("the line", async || lines().lines().count() == count).await;
+    connection.ask("POST", "/v1/chat/completions?a=b", headers, &body).await.unwrap();
+    until(1).await;
+    proxy.chat(&streamed("hello")).await;
+    until(2).await;
+    ask(proxy.address(), "POST", "/v1/chat/completions", "{").await;
+    until(3).await;
     let lines: Vec<Value> = lines().lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
     let [plain, stream, wrong] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(plain["request_id"], "an-id-of-mine");
