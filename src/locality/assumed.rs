@@ -13,6 +13,11 @@ use crate::prefix::BlockHash;
 /// One prompt may fill this part of the budget at most, or the first oversized one would flush everything.
 const BUDGET_SHARE: usize = 4;
 
+/// Runs along one chain at most, in changes and in lookups; what comes after is not known. A prompt is cut where others
+/// end or leave it, so ordinary ones have some dozens; but whoever sends every beginning of a prompt, the longest
+/// first, makes a run of every block, and must not be able to make each step take milliseconds.
+pub(super) const MAX_RUNS: usize = 512;
+
 /// A run that lies whole along a chain, and the tenant's holder in it.
 pub(super) struct Admitted {
     pub(super) key: BlockHash,
@@ -24,21 +29,28 @@ pub(super) struct Admitted {
 
 /// How far the tenant holds a chain already.
 struct Touched {
-    /// Blocks in runs that it holds whole: where the rest begins.
-    whole: usize,
-    /// These, and what it holds of the next run.
+    /// Blocks before the last run that it holds any of: where to go on.
+    base: usize,
+    /// Blocks that it holds.
     blocks: u32,
     /// The last of its holds along the chain.
     last: Option<HoldId>,
 }
 
-/// Where a chain ends or leaves a run before the run's end.
-struct Inside {
-    key: BlockHash,
-    /// Blocks of the chain before the run.
-    base: usize,
-    /// Blocks of the run before the place.
-    at: usize,
+/// How a chain ends among the runs.
+enum End {
+    /// With a run, or in blocks that are not known yet.
+    Outside,
+    /// Before the end of the run `key`, of which it shares `at` blocks; `base` blocks of the chain come before.
+    Inside { key: BlockHash, base: usize, at: usize },
+    /// After more runs than can be; the first ones have this many blocks.
+    TooFar(usize),
+}
+
+/// What a tenant lacks to hold a run.
+enum Missing {
+    Run,
+    Holder,
 }
 
 enum Cut {
@@ -76,31 +88,33 @@ impl Writer {
     /// much of the chain can be used: where the cut is refused, only what comes before.
     pub(super) fn cut_at_end(&mut self, chain: &[BlockHash]) -> usize {
         let mut usable = chain.len();
-        while let Some(inside) = self.find_end(&chain[..usable]) {
-            match self.try_cut(&inside) {
-                Cut::Done => break,
-                Cut::Again => {}
-                Cut::Refused => usable = inside.base,
+        loop {
+            match self.find_end(&chain[..usable]) {
+                End::Outside => return usable,
+                End::TooFar(base) => usable = base,
+                End::Inside { key, base, at } => match self.try_cut(key, at) {
+                    Cut::Done => return usable,
+                    Cut::Again => {}
+                    Cut::Refused => usable = base,
+                },
             }
         }
-        usable
     }
 
-    fn find_end(&self, chain: &[BlockHash]) -> Option<Inside> {
+    fn find_end(&self, chain: &[BlockHash]) -> End {
         let mut base = 0;
-        while base < chain.len() {
-            let key = chain[base];
-            let overlap = self.shards.read(key, |run| run.compare(&chain[base..]))?;
-            if !overlap.is_whole() {
-                return Some(Inside { key, base, at: overlap.shared });
+        for _ in 0..MAX_RUNS {
+            let Some(&key) = chain.get(base) else { return End::Outside };
+            match self.shards.read(key, |run| run.compare(&chain[base..])) {
+                None => return End::Outside,
+                Some(overlap) if overlap.is_whole() => base += overlap.run,
+                Some(overlap) => return End::Inside { key, base, at: overlap.shared },
             }
-            base += overlap.run;
         }
-        None
+        if base < chain.len() { End::TooFar(base) } else { End::Outside }
     }
 
-    fn try_cut(&mut self, inside: &Inside) -> Cut {
-        let Inside { key, at, .. } = *inside;
+    fn try_cut(&mut self, key: BlockHash, at: usize) -> Cut {
         let read = self.shards.read(key, |run| (run.hashes()[at], run.cut_growth_bytes(at), run.reaching_beyond(at)));
         let Some((tail, run_growth, moved)) = read else { return Cut::Again };
         if self.shards.contains(tail) {
@@ -118,20 +132,22 @@ impl Writer {
 
     /// Makes what the tenant holds along the chain its newest, the first blocks newest of all.
     fn touch(&mut self, tenant: Tenant, chain: &[BlockHash]) -> Touched {
-        let mut touched = Touched { whole: 0, blocks: 0, last: None };
+        let mut touched = Touched { base: 0, blocks: 0, last: None };
+        let mut base = 0;
         self.path.clear();
-        while touched.whole < chain.len() {
+        while base < chain.len() {
             let look = |run: &Run| (run.blocks(), run.holder(tenant).copied());
-            let Some((run_blocks, Some(holder))) = self.shards.read(chain[touched.whole], look) else { break };
+            let Some((run_blocks, Some(holder))) = self.shards.read(chain[base], look) else { break };
             if holder.blocks == 0 {
                 break;
             }
             self.path.push(Step { hold: holder.hold, run_blocks: run_blocks as u32 });
+            touched.base = base;
             touched.blocks += holder.blocks;
             if (holder.blocks as usize) < run_blocks {
                 break;
             }
-            touched.whole += run_blocks;
+            base += run_blocks;
         }
         touched.last = self.path.last().map(|step| step.hold);
         let path = std::mem::take(&mut self.path);
@@ -144,12 +160,13 @@ impl Writer {
 
     /// Adds the blocks of the chain that the tenant does not hold yet, behind those that it does.
     fn extend(&mut self, tenant: Tenant, chain: &[BlockHash], touched: &Touched) {
-        let (mut base, mut last, mut kept) = (touched.whole, touched.last, touched.blocks);
-        while base < chain.len() {
+        let (mut base, mut last, mut kept, mut previous) = (touched.base, touched.last, touched.blocks, None);
+        while base < chain.len() && (kept as usize) < chain.len() {
             let keep = Keep { tenant, newest_blocks: kept };
-            let Some(admitted) = self.admit(tenant, &chain[base..], Some(keep)) else { return };
+            let Some(admitted) = self.admit(tenant, &chain[base..], previous, Some(keep)) else { return };
             kept += self.fill(tenant, &admitted, last);
             last = Some(admitted.hold);
+            previous = Some(admitted.key);
             base += admitted.run_blocks;
         }
     }
@@ -181,43 +198,92 @@ impl Writer {
         run_blocks
     }
 
-    /// The run that begins `rest`, made if there is none, with a holder of the tenant, made if there is none. Nothing
-    /// if there is no room even after evicting all that need not be kept.
-    pub(super) fn admit(&mut self, tenant: Tenant, rest: &[BlockHash], keep: Option<Keep>) -> Option<Admitted> {
+    /// The run that begins `rest`, which comes after the run `previous`, with a holder of the tenant; what is missing
+    /// is made. Nothing if there is no room even after evicting all that need not be kept.
+    pub(super) fn admit(
+        &mut self,
+        tenant: Tenant,
+        rest: &[BlockHash],
+        previous: Option<BlockHash>,
+        keep: Option<Keep>,
+    ) -> Option<Admitted> {
         let key = rest[0];
+        let mut is_new = false;
         loop {
             let look = |run: &Run| (run.compare(rest), run.holder(tenant).copied(), run.holder_growth_bytes());
-            match self.shards.read(key, look) {
+            let (missing, bytes) = match self.shards.read(key, look) {
                 Some((overlap, ..)) if !overlap.is_whole() => return None,
                 Some((Overlap { run, .. }, Some(Holder { hold, .. }), _)) => {
-                    return Some(Admitted { key, hold, run_blocks: run, is_new: false });
+                    let Some(run_blocks) = self.extend_run(key, run, rest, keep) else { continue };
+                    return Some(Admitted { key, hold, run_blocks, is_new });
                 }
-                Some((Overlap { run, .. }, None, growth)) => {
-                    match self.make_room(growth + self.holds.growth_bytes(1), keep) {
-                        Room::Free => return Some(self.add_holder(tenant, key, run)),
-                        Room::Made => {}
-                        Room::None => return None,
-                    }
+                Some((_, None, growth)) => (Missing::Holder, growth),
+                None => (Missing::Run, self.shards.growth_bytes(key) + Run::bytes_for(rest.len())),
+            };
+            match (self.make_room(bytes + self.holds.growth_bytes(1), keep), missing) {
+                (Room::Made, _) => {}
+                (Room::Free, Missing::Run) => return Some(self.add_run(tenant, rest, previous)),
+                (Room::None, Missing::Run) => return self.add_run_that_fits(tenant, rest, previous),
+                (Room::Free, Missing::Holder) => {
+                    self.add_holder(tenant, key);
+                    is_new = true;
                 }
-                None => {
-                    let fixed = self.shards.growth_bytes(key) + self.holds.growth_bytes(1);
-                    match self.make_room(fixed + Run::bytes_for(rest.len()), keep) {
-                        Room::Free => return Some(self.add_run(tenant, rest)),
-                        Room::Made => {}
-                        Room::None => return self.add_run_that_fits(tenant, rest),
-                    }
-                }
+                (Room::None, Missing::Holder) => return None,
             }
         }
     }
 
-    fn add_run_that_fits(&mut self, tenant: Tenant, rest: &[BlockHash]) -> Option<Admitted> {
-        let fixed = self.shards.growth_bytes(rest[0]) + self.holds.growth_bytes(1) + Run::bytes_for(0);
-        let blocks = hashes_within(self.left_bytes().saturating_sub(fixed)).min(rest.len());
-        (blocks > 0).then(|| self.add_run(tenant, &rest[..blocks]))
+    /// Makes the run `key` longer by the blocks of `rest` after its `run_blocks`, if they are not known and the run can
+    /// be longer; returns how long it is then, or nothing if something was evicted for it, perhaps from this very run.
+    fn extend_run(
+        &mut self,
+        key: BlockHash,
+        run_blocks: usize,
+        rest: &[BlockHash],
+        keep: Option<Keep>,
+    ) -> Option<usize> {
+        let more = &rest[run_blocks..];
+        let bytes = match more.first() {
+            Some(&next) if !self.shards.contains(next) => self.shards.read(key, |run| run.extension_bytes(more.len())),
+            _ => None,
+        };
+        let Some(bytes) = bytes.flatten() else { return Some(run_blocks) };
+        match self.make_room(bytes, keep) {
+            Room::Free => self.lengthen(key, more),
+            Room::Made => return None,
+            Room::None => {}
+        }
+        // Read again, for what was evicted in vain can have been at this run's end.
+        self.shards.read(key, Run::blocks)
     }
 
-    fn add_run(&mut self, tenant: Tenant, hashes: &[BlockHash]) -> Admitted {
+    fn lengthen(&mut self, key: BlockHash, more: &[BlockHash]) {
+        let Some(longer) = self.shards.read(key, |run| run.extended(more)) else { return };
+        let bytes = self.shards.write(key, |run| {
+            let before = run.bytes();
+            let former = run.lengthen(longer);
+            (before, run.bytes(), former)
+        });
+        if let Some((before, after, _former)) = bytes {
+            self.charge_run_bytes(before, after);
+        }
+    }
+
+    fn add_run_that_fits(
+        &mut self,
+        tenant: Tenant,
+        rest: &[BlockHash],
+        previous: Option<BlockHash>,
+    ) -> Option<Admitted> {
+        let fixed = self.shards.growth_bytes(rest[0]) + self.holds.growth_bytes(1) + Run::bytes_for(0);
+        let blocks = hashes_within(self.left_bytes().saturating_sub(fixed)).min(rest.len());
+        (blocks > 0).then(|| self.add_run(tenant, &rest[..blocks], previous))
+    }
+
+    fn add_run(&mut self, tenant: Tenant, hashes: &[BlockHash], previous: Option<BlockHash>) -> Admitted {
+        if let Some(previous) = previous {
+            self.shards.write(previous, Run::mark_followed);
+        }
         let (key, mut run) = (hashes[0], Run::new(hashes));
         let hold = self.holds.add(key, 0);
         run.add_holder(Holder { tenant, blocks: 0, in_flight: 0, hold });
@@ -228,11 +294,9 @@ impl Writer {
         Admitted { key, hold, run_blocks: hashes.len(), is_new: true }
     }
 
-    fn add_holder(&mut self, tenant: Tenant, key: BlockHash, run_blocks: usize) -> Admitted {
-        let hold = self.holds.add(key, 0);
-        let holder = Holder { tenant, blocks: 0, in_flight: 0, hold };
+    fn add_holder(&mut self, tenant: Tenant, key: BlockHash) {
+        let holder = Holder { tenant, blocks: 0, in_flight: 0, hold: self.holds.add(key, 0) };
         let growth = self.shards.write(key, |run| run.add_holder(holder)).unwrap_or(0);
         self.charge_run_bytes(0, growth);
-        Admitted { key, hold, run_blocks, is_new: true }
     }
 }

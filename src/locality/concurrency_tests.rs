@@ -51,7 +51,7 @@ fn branch(shared: u64, own: u64) -> Vec<BlockHash> {
 
 #[test]
 fn a_prompt_that_is_always_held_always_matches_whole_while_others_cut_its_runs() {
-    const BLOCKS: u64 = 600;
+    const BLOCKS: u64 = 500;
     let index = LocalityIndex::new(8 << 20, 42);
     let steady = index.join(2 * BLOCKS as u32);
     let others: Vec<Tenant> = (0..4).map(|_| index.join(700)).collect();

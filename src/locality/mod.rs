@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+use self::assumed::MAX_RUNS;
 use self::shards::Shards;
 use self::writer::Writer;
 use crate::pool::Tenant;
@@ -105,9 +106,9 @@ impl LocalityIndex {
     pub fn lookup(&self, chain: &[BlockHash], matches: &mut Matches) {
         matches.clear();
         let mut base = 0;
-        while base < chain.len() {
-            let rest = &chain[base..];
-            match self.shards.read(rest[0], |run| run.note_matches(rest, base, matches)) {
+        for _ in 0..MAX_RUNS {
+            let Some(&key) = chain.get(base) else { return };
+            match self.shards.read(key, |run| run.note_matches(&chain[base..], base, matches)) {
                 Some(overlap) if overlap.is_whole() => base += overlap.run,
                 _ => return,
             }

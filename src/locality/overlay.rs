@@ -73,7 +73,8 @@ impl Writer {
         let mut path = std::mem::take(&mut self.path);
         path.clear();
         while claimed < chain.len() {
-            let Some(step) = self.claim_run(tenant, &chain[claimed..]) else { break };
+            let previous = path.last().map(|step: &Step| self.holds.run(step.hold));
+            let Some(step) = self.claim_run(tenant, &chain[claimed..], previous) else { break };
             claimed += step.run_blocks as usize;
             path.push(step);
         }
@@ -86,8 +87,8 @@ impl Writer {
         claimed
     }
 
-    fn claim_run(&mut self, tenant: Tenant, rest: &[BlockHash]) -> Option<Step> {
-        let admitted = self.admit(tenant, rest, None)?;
+    fn claim_run(&mut self, tenant: Tenant, rest: &[BlockHash], previous: Option<BlockHash>) -> Option<Step> {
+        let admitted = self.admit(tenant, rest, previous, None)?;
         let run_blocks = admitted.run_blocks as u32;
         let mut is_first = false;
         self.edit_holder(admitted.key, tenant, |holder| {

@@ -3,6 +3,9 @@
 //! Runs are the edges of a compressed trie. Block hashes are chained (equal hash, equal blocks up to there), so the
 //! trie needs no nodes and no pointers: after the last block of a run, the next hash of the prompt names the next run.
 //!
+//! A run whose end is also the end of all that follows is made longer by the next turn of a conversation, so that a
+//! conversation of many turns does not become as many runs.
+//!
 //! Invariants: a run has a block; holders are ordered by slot and generation; some holder reaches the last block.
 
 use std::mem::size_of;
@@ -15,9 +18,14 @@ use super::matches::Matches;
 use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
+/// A run that has come to this many blocks is not made longer, so that no copy takes more than a microsecond.
+const MAX_GROWN_BLOCKS: usize = 2048;
+
 /// Consecutive blocks and who holds them.
 pub(super) struct Run {
     hashes: Vec<BlockHash>,
+    /// Another run has followed this one at some time.
+    is_followed: bool,
     /// Most runs are one conversation's turn at one backend, so one holder is kept without an allocation.
     holders: SmallVec<[Holder; 1]>,
 }
@@ -67,7 +75,7 @@ impl Overlap {
 impl Run {
     /// A run without holders; `hashes` is not empty.
     pub(super) fn new(hashes: &[BlockHash]) -> Self {
-        Self { hashes: hashes.to_vec(), holders: SmallVec::new() }
+        Self { hashes: hashes.to_vec(), is_followed: false, holders: SmallVec::new() }
     }
 
     /// Bytes that [`Run::new`] allocates for `blocks` blocks, itself included.
@@ -168,7 +176,7 @@ impl Run {
             let blocks = holder.blocks.saturating_sub(at as u32);
             holders.push(Holder { blocks, hold: hold_of(holder, blocks), ..*holder });
         }
-        Self { hashes: self.hashes[at..].to_vec(), holders }
+        Self { hashes: self.hashes[at..].to_vec(), is_followed: self.is_followed, holders }
     }
 
     /// Bytes by which a cut at `at` makes this run and its tail larger together, at most.
@@ -185,11 +193,39 @@ impl Run {
         self.holders.iter().filter(|holder| holder.reaches_beyond(at)).count()
     }
 
+    /// Says that there is another run after this one.
+    pub(super) fn mark_followed(&mut self) {
+        self.is_followed = true;
+    }
+
+    /// Bytes by which `more` blocks at the end make this run larger; nothing if it cannot be made longer: the place
+    /// where it ends must stay when another run begins there, and when a claim ends there.
+    pub(super) fn extension_bytes(&self, more: usize) -> Option<usize> {
+        let blocks = self.hashes.len() + more;
+        let is_claimed = || self.holders.iter().any(|holder| holder.in_flight > 0);
+        if self.is_followed || blocks > MAX_GROWN_BLOCKS || is_claimed() {
+            return None;
+        }
+        let now = heap_bytes(self.hashes.capacity() * size_of::<BlockHash>());
+        Some(heap_bytes(blocks * size_of::<BlockHash>()).saturating_sub(now))
+    }
+
+    /// A copy of the blocks with `more` at the end.
+    pub(super) fn extended(&self, more: &[BlockHash]) -> Vec<BlockHash> {
+        [&self.hashes, more].concat()
+    }
+
+    /// Takes over what [`Run::extended`] made; returns the former vector, to be freed after the lock.
+    pub(super) fn lengthen(&mut self, longer: Vec<BlockHash>) -> Vec<BlockHash> {
+        std::mem::replace(&mut self.hashes, longer)
+    }
+
     /// Leaves the blocks of `head`, a copy of the first blocks; returns the former vector, to be freed after the lock.
     pub(super) fn shorten(&mut self, head: Vec<BlockHash>) -> Vec<BlockHash> {
         for holder in &mut self.holders {
             holder.blocks = holder.blocks.min(head.len() as u32);
         }
+        self.is_followed = true;
         std::mem::replace(&mut self.hashes, head)
     }
 

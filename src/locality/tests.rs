@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use super::assumed::MAX_RUNS;
 use super::model::Model;
 use super::{InFlightBlocks, IndexStats, LocalityIndex, Matches};
 use crate::pool::Tenant;
@@ -262,6 +263,54 @@ fn a_prompt_that_leaves_another_one_matches_up_to_there() {
     assert_eq!(index.stats().runs, 3, "the common part and two ends");
     let asked = chain((0..60).chain(500..600));
     assert_eq!((matched(&index, a, &asked), matched(&index, b, &asked)), (60, 100));
+}
+
+#[test]
+fn a_conversation_of_many_turns_stays_one_run() {
+    let index = index();
+    let (a, b) = (index.join(10_000), index.join(10_000));
+    for turn in 1..=50 {
+        index.begin(a, chain(0..turn * 10).into()).commit();
+        index.check();
+    }
+    assert_eq!(index.stats().runs, 1, "every turn made a run of its own");
+    index.insert(b, &chain(0..520));
+    assert_eq!(index.stats().runs, 1, "a turn at another backend made a run of its own");
+    let asked = chain(0..600);
+    assert_eq!((matched(&index, a, &asked), matched(&index, b, &asked)), (500, 520));
+    index.insert(a, &chain((0..500).chain(7000..7010)));
+    assert_eq!(index.stats().runs, 3, "an end that another prompt leaves is a cut again");
+    assert_eq!((matched(&index, a, &asked), matched(&index, b, &asked)), (500, 520));
+    index.check();
+}
+
+#[test]
+fn a_run_does_not_grow_past_the_end_of_a_claim() {
+    let index = index();
+    let tenant = index.join(10_000);
+    let first = index.begin(tenant, chain(0..10).into());
+    let second = index.begin(tenant, chain(0..20).into());
+    drop(first);
+    index.check();
+    assert_eq!(matched(&index, tenant, &chain(0..30)), 20);
+    drop(second);
+    assert_eq!((matched(&index, tenant, &chain(0..30)), index.stats().runs), (0, 0));
+}
+
+#[test]
+fn a_prompt_cut_into_single_blocks_takes_a_bounded_number_of_steps() {
+    let index = index();
+    let tenant = index.join(10_000);
+    for end in (1..=2000).rev() {
+        index.insert(tenant, &chain(0..end));
+    }
+    let runs = index.stats().runs;
+    assert!((MAX_RUNS..=2000).contains(&(runs as usize)), "{runs} runs");
+    assert!(matched(&index, tenant, &chain(0..2000)) >= MAX_RUNS, "the first runs are looked at");
+    let guard = index.begin(tenant, chain(0..2000).into());
+    index.check();
+    drop(guard);
+    index.check();
 }
 
 #[test]

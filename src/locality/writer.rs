@@ -99,7 +99,7 @@ pub(super) enum Room {
     Free,
     /// It was made: whatever was read before may no longer be so.
     Made,
-    /// There is none, and nothing left to evict.
+    /// There is none, though all was evicted that need not be kept.
     None,
 }
 
