@@ -173,7 +173,7 @@ fn clean_len(bytes: &[u8]) -> usize {
         return clean;
     }
     let (blocks, _) = long.as_chunks::<BLOCK_BYTES>();
-    let clean_blocks = blocks.iter().position(|block| is_special(block)).unwrap_or(blocks.len());
+    let clean_blocks = blocks.iter().position(is_special).unwrap_or(blocks.len());
     let at = SHORT_BYTES + clean_blocks * BLOCK_BYTES;
     at + clean_words(bytes.get(at..).unwrap_or_default())
 }
