@@ -1,7 +1,7 @@
 //! Prefix blocks: the units in which locality is believed, looked up and accounted.
 //!
-//! A prompt's bytes are cut into blocks, and each block's hash covers all blocks before it ([`block`]). How many bytes
-//! make a block follows from the engine's block size in tokens and the learned length of a token ([`scale`]).
+//! A prompt's bytes are cut into blocks, and each block's hash covers all blocks before it ([`BlockHasher`]). How many bytes
+//! make a block follows from the engine's block size in tokens and the learned length of a token ([`Scale`]).
 
 mod block;
 mod scale;

@@ -13,9 +13,11 @@ use smallvec::SmallVec;
 
 use super::json::{JsonError, Kind, RawStr, Scanner};
 use super::prompt::END;
+use super::writer::Writer;
 
-/// Longest value that is put into canonical form, bytes: 20 times a large set of tools. Bounds the list of values.
-const MAX_BYTES: usize = 1 << 20;
+/// Longest value that is put into canonical form, bytes: five times a large set of tools. Bounds the list of values,
+/// which takes up to 20 times as much for an array of single digits.
+const MAX_BYTES: usize = 1 << 19;
 
 /// Deepest value that is put into canonical form. Writing recurses this far at most.
 const MAX_DEPTH: usize = 64;
@@ -45,14 +47,14 @@ enum Value<'a> {
 }
 
 /// Writes the canonical form of `json`, a valid JSON value.
-pub(super) fn write(json: &[u8], keep: Keep, sink: &mut impl FnMut(&[u8])) {
+pub(super) fn write(json: &[u8], keep: Keep, out: &mut Writer<'_, impl FnMut(&[u8])>) {
     let mut nodes = Vec::new();
     let listed = json.len() <= MAX_BYTES && list(&mut Scanner::of_value(json), &mut nodes, 0).is_ok();
     if listed {
         let strip_depth = if keep == Keep::WithoutCacheControl { 2 } else { 0 };
-        write_node(&nodes, 0, strip_depth, sink);
+        write_node(&nodes, 0, strip_depth, out);
     } else {
-        sink(json);
+        out.write(json);
     }
 }
 
@@ -91,40 +93,40 @@ fn end(nodes: &mut [Node<'_>], index: usize) -> Result<(), JsonError> {
     Ok(())
 }
 
-fn write_node(nodes: &[Node<'_>], index: usize, strip_depth: usize, sink: &mut impl FnMut(&[u8])) {
+fn write_node(nodes: &[Node<'_>], index: usize, strip_depth: usize, out: &mut Writer<'_, impl FnMut(&[u8])>) {
     let Some(node) = nodes.get(index) else { return };
     match node.value {
-        Value::Scalar(text) => sink(text),
-        Value::String(text) => write_string(text, sink),
+        Value::Scalar(text) => out.write(text),
+        Value::String(text) => write_string(text, out),
         Value::Array => {
-            sink(b"[");
+            out.byte(b'[');
             let mut child = index + 1;
             while child < node.next {
-                write_node(nodes, child, strip_depth.saturating_sub(1), sink);
-                sink(b",");
+                write_node(nodes, child, strip_depth.saturating_sub(1), out);
+                out.byte(b',');
                 child = nodes.get(child).map_or(node.next, |child| child.next);
             }
-            sink(b"]");
+            out.byte(b']');
         }
         Value::Object => {
-            sink(b"{");
+            out.byte(b'{');
             for (key, value) in members(nodes, index, node.next) {
                 if strip_depth > 0 && key.bytes().as_ref() == b"cache_control" {
                     continue;
                 }
-                write_string(key, sink);
+                write_string(key, out);
                 // Only an object in the outermost array is stripped, not one in a stripped object.
-                write_node(nodes, value, 0, sink);
+                write_node(nodes, value, 0, out);
             }
-            sink(b"}");
+            out.byte(b'}');
         }
     }
 }
 
-fn write_string(text: RawStr<'_>, sink: &mut impl FnMut(&[u8])) {
-    sink(b"\"");
-    text.decode(sink);
-    sink(&[END]);
+fn write_string(text: RawStr<'_>, out: &mut Writer<'_, impl FnMut(&[u8])>) {
+    out.byte(b'"');
+    text.decode(out);
+    out.byte(END);
 }
 
 /// The members of the object at `index`, by key, the last of equal ones only: each key with its value's index.
@@ -143,4 +145,57 @@ fn members<'a>(nodes: &[Node<'a>], index: usize, end: usize) -> SmallVec<[(RawSt
     members.sort_by(|(left, _), (right, _)| left.bytes().cmp(&right.bytes()));
     members.dedup_by(|(later, _), (first, _)| later.bytes() == first.bytes());
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value as Json;
+
+    fn canonical(json: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut sink = |piece: &[u8]| bytes.extend_from_slice(piece);
+        let mut out = Writer::new(&mut sink);
+        write(json.as_bytes(), Keep::All, &mut out);
+        out.finish();
+        bytes
+    }
+
+    fn any_json() -> impl Strategy<Value = Json> {
+        let scalar = prop_oneof![
+            Just(Json::Null),
+            any::<bool>().prop_map(Json::from),
+            (0..3).prop_map(Json::from),
+            "[ab\"\\\\,]{0,3}".prop_map(Json::from)
+        ];
+        scalar.prop_recursive(4, 16, 3, |inner| {
+            let members = prop::collection::btree_map("[ab\"]{0,2}", inner.clone(), 0..3);
+            prop_oneof![
+                prop::collection::vec(inner, 0..3).prop_map(Json::from),
+                members.prop_map(|members| Json::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn two_values_have_one_form_only_if_they_are_equal(left in any_json(), right in any_json()) {
+            let pretty = serde_json::to_string_pretty(&left).unwrap();
+            prop_assert_eq!(canonical(&left.to_string()), canonical(&pretty));
+            prop_assert_eq!(canonical(&left.to_string()) == canonical(&right.to_string()), left == right);
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_or_too_deep_stands_for_itself() {
+        let deep = "[ ".repeat(MAX_DEPTH + 2) + &"]".repeat(MAX_DEPTH + 2);
+        assert_eq!(canonical(&deep), deep.as_bytes());
+        let shallow = "[ ".repeat(MAX_DEPTH) + &"]".repeat(MAX_DEPTH);
+        assert!(!canonical(&shallow).contains(&b' '));
+        let large = format!("[ {}]", "1, ".repeat(MAX_BYTES / 3) + "1");
+        assert_eq!(canonical(&large), large.as_bytes());
+    }
 }

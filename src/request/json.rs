@@ -166,6 +166,24 @@ impl<'a> Scanner<'a> {
         Ok(std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()))
     }
 
+    /// Reads a number; its value if it is an integer from 0 to `u32::MAX`. The quick way through a list of token ids.
+    pub(crate) fn small_integer(&mut self) -> Scan<Option<u32>> {
+        /// The digits of `u32::MAX`.
+        const MAX_DIGITS: usize = 10;
+        self.space();
+        let rest = self.input.get(self.at..).unwrap_or_default();
+        let digits = rest.iter().take(MAX_DIGITS).take_while(|byte| byte.is_ascii_digit());
+        let (value, len) =
+            digits.fold((0_u64, 0), |(value, len), digit| (value * 10 + u64::from(digit - b'0'), len + 1));
+        let is_plain = len == 1 || len > 1 && rest.first() != Some(&b'0');
+        if !is_plain || matches!(rest.get(len), Some(b'0'..=b'9' | b'.' | b'e' | b'E')) {
+            return self.number().map(|_| None);
+        }
+        self.at += len;
+        work::add(len);
+        Ok(u32::try_from(value).ok())
+    }
+
     /// Reads a number as it is spelled.
     pub(crate) fn number(&mut self) -> Scan<&'a [u8]> {
         self.space();

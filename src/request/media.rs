@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::canon;
 use super::json::{JsonError, Kind, RawStr, Scanner};
+use super::writer::Writer;
 
 /// Reads a value that holds or names media; its digest, or nothing for `null`.
 pub(super) fn read(scanner: &mut Scanner<'_>) -> Result<Option<[u8; 16]>, JsonError> {
@@ -36,13 +37,19 @@ fn of_object(scanner: &mut Scanner<'_>) -> Result<[u8; 16], JsonError> {
 }
 
 fn of_string(content: RawStr<'_>) -> [u8; 16] {
-    let mut hasher = Xxh3::new();
-    content.decode(&mut |piece| hasher.update(piece));
-    hasher.digest128().to_le_bytes()
+    digest(|out| content.decode(out))
 }
 
 fn of_json(value: &[u8]) -> [u8; 16] {
+    digest(|out| canon::write(value, canon::Keep::All, out))
+}
+
+fn digest(write: impl FnOnce(&mut Writer<'_, &mut dyn FnMut(&[u8])>)) -> [u8; 16] {
     let mut hasher = Xxh3::new();
-    canon::write(value, canon::Keep::All, &mut |piece| hasher.update(piece));
+    let mut update = |piece: &[u8]| hasher.update(piece);
+    let mut sink: &mut dyn FnMut(&[u8]) = &mut update;
+    let mut out = Writer::new(&mut sink);
+    write(&mut out);
+    out.finish();
     hasher.digest128().to_le_bytes()
 }

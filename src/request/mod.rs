@@ -3,8 +3,8 @@
 //! [`read`] scans a body once, builds no document and copies no prompt. It refuses only what is not JSON: a body of an
 //! unexpected form gives what could be read of it, with no prompt if need be, and is the engine's to judge. The layers,
 //! from the bytes up: `json` scans, `prompt` holds segments and writes canonical bytes (`canon` those of embedded
-//! JSON, `media` stands in for pictures), `content`, `chat` and `plain` read the forms of prompt, `body` the members
-//! of every endpoint. [`ResponseReader`] reads the answer as it passes by.
+//! JSON, `media` stands in for pictures, `writer` gathers small pieces), `content`, `chat` and `plain` read the forms
+//! of prompt, `body` the members of every endpoint. [`ResponseReader`] reads the answer as it passes by.
 
 mod body;
 mod canon;
@@ -16,6 +16,7 @@ mod plain;
 mod prompt;
 mod sse;
 mod usage;
+mod writer;
 
 #[cfg(test)]
 mod fixtures;

@@ -162,7 +162,7 @@ impl Ids {
             return scanner.skip().map(drop);
         }
         self.count += 1;
-        match token_id(scanner.number()?) {
+        match scanner.small_integer()? {
             Some(id) if *kept < MAX_TOKEN_IDS => {
                 *kept += 1;
                 self.kept.push(id);
@@ -172,11 +172,4 @@ impl Ids {
         }
         Ok(())
     }
-}
-
-fn token_id(number: &[u8]) -> Option<u32> {
-    number.iter().try_fold(0_u32, |id, digit| {
-        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        id.checked_mul(10)?.checked_add(u32::from(digit))
-    })
 }

@@ -18,6 +18,7 @@ use std::fmt;
 
 use super::canon;
 use super::json::RawStr;
+use super::writer::Writer;
 
 /// What one image, audio clip or file stands for, in bytes of canonical prompt: about 256 tokens at 4 bytes a token,
 /// the order of what common vision models make of a picture, so that it fills blocks of its own and weighs in the
@@ -88,9 +89,6 @@ pub(super) const END: u8 = 0xFE;
 const MEDIA: u8 = 0xFD;
 const PART: u8 = 0xFC;
 
-/// Token ids turned into bytes at a time.
-const IDS_AT_ONCE: usize = 64;
-
 // === impl Prompt ===
 
 impl<'a> Prompt<'a> {
@@ -107,17 +105,12 @@ impl<'a> Prompt<'a> {
 
     /// Streams the canonical bytes to `sink`, in order and in pieces of any size. Token ids go as `u32` little-endian.
     pub fn canonical(&self, sink: &mut impl FnMut(&[u8])) {
+        let mut out = Writer::new(sink);
         match &self.content {
-            Content::Text(segments) => segments.iter().for_each(|segment| segment.canonical(sink)),
-            Content::Tokens { ids, .. } => {
-                let mut bytes = [0; IDS_AT_ONCE * 4];
-                for ids in ids.chunks(IDS_AT_ONCE) {
-                    let (slots, _) = bytes.as_chunks_mut::<4>();
-                    slots.iter_mut().zip(ids).for_each(|(slot, id)| *slot = id.to_le_bytes());
-                    sink(bytes.get(..ids.len() * 4).unwrap_or_default());
-                }
-            }
+            Content::Text(segments) => segments.iter().for_each(|segment| segment.canonical(&mut out)),
+            Content::Tokens { ids, .. } => ids.iter().for_each(|id| out.write(&id.to_le_bytes())),
         }
+        out.finish();
     }
 
     /// Whether this prompt is token ids, not text.
@@ -165,23 +158,22 @@ impl fmt::Debug for Prompt<'_> {
 // === impl Segment ===
 
 impl Segment<'_> {
-    fn canonical(&self, sink: &mut impl FnMut(&[u8])) {
+    fn canonical(&self, out: &mut Writer<'_, impl FnMut(&[u8])>) {
         match self {
             Self::Header(header, name) => {
-                sink(&[HEADER, *header as u8]);
-                name.decode(sink);
-                sink(&[END]);
+                out.byte(HEADER);
+                out.byte(*header as u8);
+                name.decode(out);
+                out.byte(END);
             }
-            Self::Text(text) => text.decode(sink),
-            Self::Part => sink(&[PART]),
+            Self::Text(text) => text.decode(out),
+            Self::Part => out.byte(PART),
             Self::Media(digest) => {
-                sink(&[MEDIA]);
-                let mut bytes = [0; MEDIA_BYTES];
-                bytes.as_chunks_mut::<16>().0.fill(*digest);
-                sink(&bytes);
+                out.byte(MEDIA);
+                (0..MEDIA_BYTES / digest.len()).for_each(|_| out.write(digest));
             }
-            Self::Json(json) => canon::write(json, canon::Keep::All, sink),
-            Self::Tools(json) => canon::write(json, canon::Keep::WithoutCacheControl, sink),
+            Self::Json(json) => canon::write(json, canon::Keep::All, out),
+            Self::Tools(json) => canon::write(json, canon::Keep::WithoutCacheControl, out),
         }
     }
 }

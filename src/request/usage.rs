@@ -7,10 +7,8 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::Finder;
-use smallvec::SmallVec;
-
 use super::json::{JsonError, Kind, Scanner};
+use memchr::memmem::Finder;
 
 /// What is kept from a usage object on, bytes. Engines write 100 to 500; SGLang's `meta_info` may be longer.
 const KEPT_BYTES: usize = 2048;
@@ -56,10 +54,12 @@ struct Objects {
     is_keeping: bool,
 }
 
-/// A search over chunks. `seam` holds the end of what was searched, one byte shorter than the needle.
+/// A search over chunks. A needle is a quoted key: no part of it but its ends is a quote, so that of what may be the
+/// beginning of a needle at the end of a chunk there is at most one.
 struct Needle {
     finder: &'static Finder<'static>,
-    seam: SmallVec<[u8; 32]>,
+    /// How much of the needle the last chunk ended with, bytes.
+    begun: usize,
 }
 
 /// The counts of one usage object.
@@ -183,34 +183,32 @@ fn keep(kept: &mut Vec<u8>, piece: &[u8], at_most: usize) {
 
 impl Needle {
     fn new(finder: &'static Finder<'static>) -> Self {
-        Self { finder, seam: SmallVec::new() }
+        Self { finder, begun: 0 }
     }
 
     /// Gives `each` the pieces of `chunk` in order: true with one that ends with the needle, false with the rest.
     fn split(&mut self, chunk: &[u8], mut each: impl FnMut(&[u8], bool)) {
-        let overlap = self.finder.needle().len() - 1;
+        let needle = self.finder.needle();
         let mut rest = chunk;
-        let seam_len = self.seam.len();
-        self.seam.extend_from_slice(chunk.get(..overlap).unwrap_or(chunk));
-        if let Some(at) = self.finder.find(&self.seam) {
-            let (piece, behind) = rest.split_at((at + overlap + 1).saturating_sub(seam_len).min(rest.len()));
-            each(piece, true);
-            rest = behind;
+        if self.begun > 0 {
+            let missing = needle.get(self.begun..).unwrap_or_default();
+            if let Some(behind) = chunk.strip_prefix(missing) {
+                each(missing, true);
+                rest = behind;
+            } else if missing.starts_with(chunk) {
+                self.begun += chunk.len();
+                return each(chunk, false);
+            }
         }
         while let Some(at) = self.finder.find(rest) {
-            let (piece, behind) = rest.split_at(at + overlap + 1);
+            let (piece, behind) = rest.split_at(at + needle.len());
             each(piece, true);
             rest = behind;
         }
         each(rest, false);
-        if let Some(end) = chunk.len().checked_sub(overlap).and_then(|from| chunk.get(from..)) {
-            self.seam.clear();
-            self.seam.extend_from_slice(end);
-        } else {
-            // The seam took the whole chunk: its own end is the end of what was searched.
-            let surplus = self.seam.len().saturating_sub(overlap);
-            self.seam.drain(..surplus);
-        }
+        let tail = rest.get(rest.len().saturating_sub(needle.len() - 1)..).unwrap_or_default();
+        let begun = tail.iter().rposition(|byte| *byte == b'"').and_then(|at| tail.get(at..));
+        self.begun = begun.filter(|begun| needle.starts_with(begun)).map_or(0, <[u8]>::len);
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use crate::request::writer::Writer;
+
 /// The bytes between a string's quotes, as they are spelled.
 ///
 /// Escapes were checked when it was read. An escaped surrogate pair is one character; a lone surrogate (`\ud800`),
@@ -41,20 +43,15 @@ impl<'a> RawStr<'a> {
         self.raw.len()
     }
 
-    /// Gives the text to `sink`, in order, in as many pieces as there are escapes; none if it is empty.
-    pub(crate) fn decode(&self, sink: &mut impl FnMut(&[u8])) {
-        let mut rest = self.raw;
-        if self.has_escape {
-            while let Some(at) = memchr::memchr(b'\\', rest) {
-                let (before, escape) = rest.split_at(at);
-                if !before.is_empty() {
-                    sink(before);
-                }
-                rest = unescape(escape, sink);
-            }
+    /// Writes the text, unescaped.
+    pub(crate) fn decode(&self, out: &mut Writer<'_, impl FnMut(&[u8])>) {
+        if !self.has_escape {
+            return out.write(self.raw);
         }
-        if !rest.is_empty() {
-            sink(rest);
+        let mut rest = out.write_to_backslash(self.raw);
+        while !rest.is_empty() {
+            let behind = unescape(rest, out);
+            rest = out.write_to_backslash(behind);
         }
     }
 
@@ -64,7 +61,10 @@ impl<'a> RawStr<'a> {
             return Cow::Borrowed(self.raw);
         }
         let mut text = Vec::with_capacity(self.raw.len());
-        self.decode(&mut |piece| text.extend_from_slice(piece));
+        let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
+        let mut out = Writer::new(&mut sink);
+        self.decode(&mut out);
+        out.finish();
         Cow::Owned(text)
     }
 
@@ -101,22 +101,24 @@ fn lossy(bytes: &[u8]) -> String {
     text
 }
 
-/// Gives the character of the escape at the start of `input` to `sink` and returns what follows it.
-fn unescape<'a>(input: &'a [u8], sink: &mut impl FnMut(&[u8])) -> &'a [u8] {
-    let simple: &[u8] = match input.get(1) {
-        Some(b'n') => b"\n",
-        Some(b't') => b"\t",
-        Some(b'r') => b"\r",
-        Some(b'b') => b"\x08",
-        Some(b'f') => b"\x0C",
-        Some(b'u') => return unescape_unicode(input, sink),
-        _ => input.get(1..2).unwrap_or_default(),
+/// Writes the character of the escape at the start of `input` and returns what follows it.
+fn unescape<'a>(input: &'a [u8], out: &mut Writer<'_, impl FnMut(&[u8])>) -> &'a [u8] {
+    let character = match input.get(1) {
+        Some(b'n') => b'\n',
+        Some(b't') => b'\t',
+        Some(b'r') => b'\r',
+        Some(b'b') => 0x08,
+        Some(b'f') => 0x0C,
+        Some(b'u') => return unescape_unicode(input, out),
+        // A quote, a backslash or a slash; nothing else was let in.
+        Some(itself) => *itself,
+        None => return &[],
     };
-    sink(simple);
+    out.byte(character);
     input.get(2..).unwrap_or_default()
 }
 
-fn unescape_unicode<'a>(input: &'a [u8], sink: &mut impl FnMut(&[u8])) -> &'a [u8] {
+fn unescape_unicode<'a>(input: &'a [u8], out: &mut Writer<'_, impl FnMut(&[u8])>) -> &'a [u8] {
     let unit = hex_unit(input).unwrap_or(0xFFFD);
     let rest = input.get(6..).unwrap_or_default();
     let (code, rest) = match (unit, hex_unit(rest)) {
@@ -126,8 +128,8 @@ fn unescape_unicode<'a>(input: &'a [u8], sink: &mut impl FnMut(&[u8])) -> &'a [u
         _ => (unit, rest),
     };
     match char::from_u32(code) {
-        Some(character) => sink(character.encode_utf8(&mut [0; 4]).as_bytes()),
-        None => sink(&[0xE0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3F) as u8, 0x80 | (code & 0x3F) as u8]),
+        Some(character) => out.write(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        None => out.write(&[0xE0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3F) as u8, 0x80 | (code & 0x3F) as u8]),
     }
     rest
 }
@@ -166,36 +168,40 @@ fn after_escape(input: &[u8], at: usize) -> Result<usize, BadString> {
 }
 
 /// How many bytes from the start are none of quote, backslash and control character.
+#[inline]
 fn clean_len(bytes: &[u8]) -> usize {
-    let (short, long) = bytes.split_at(bytes.len().min(SHORT_BYTES));
-    let clean = clean_words(short);
-    if clean < SHORT_BYTES {
-        return clean;
-    }
-    let (blocks, _) = long.as_chunks::<BLOCK_BYTES>();
-    let clean_blocks = blocks.iter().position(is_special).unwrap_or(blocks.len());
-    let at = SHORT_BYTES + clean_blocks * BLOCK_BYTES;
-    at + clean_words(bytes.get(at..).unwrap_or_default())
-}
-
-fn is_special(block: &[u8; BLOCK_BYTES]) -> bool {
-    block.iter().fold(false, |found, &byte| found | (byte < 0x20) | (byte == b'"') | (byte == b'\\'))
-}
-
-fn clean_words(bytes: &[u8]) -> usize {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
-    let is_zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
-    let (words, rest) = bytes.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let control = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        let found = control | is_zero(word ^ (ONES * u64::from(b'"'))) | is_zero(word ^ (ONES * u64::from(b'\\')));
-        if found != 0 {
+    let mut at = 0;
+    while let Some(word) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let marks = special_bytes(u64::from_le_bytes(*word));
+        if marks != 0 {
             // A borrow can only mark bytes above a true one, so the lowest mark is exact.
-            return index * 8 + found.trailing_zeros() as usize / 8;
+            return at + marks.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+        if at == SHORT_BYTES {
+            at += clean_blocks_len(bytes.get(at..).unwrap_or_default());
         }
     }
-    let clean = rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\').unwrap_or(rest.len());
-    words.len() * 8 + clean
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\').unwrap_or(rest.len())
+}
+
+/// The high bit of each byte that is quote, backslash or control character.
+#[inline]
+fn special_bytes(word: u64) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let quote = word ^ (ONES * b'"' as u64);
+    let backslash = word ^ (ONES * b'\\' as u64);
+    let below = |value: u64, limit: u64| value.wrapping_sub(ONES * limit) & !value;
+    (below(word, 0x20) | below(quote, 1) | below(backslash, 1)) & HIGHS
+}
+
+fn clean_blocks_len(bytes: &[u8]) -> usize {
+    let (blocks, _) = bytes.as_chunks::<BLOCK_BYTES>();
+    blocks.iter().position(has_special).unwrap_or(blocks.len()) * BLOCK_BYTES
+}
+
+fn has_special(block: &[u8; BLOCK_BYTES]) -> bool {
+    block.iter().fold(false, |found, &byte| found | (byte < 0x20) | (byte == b'"') | (byte == b'\\'))
 }

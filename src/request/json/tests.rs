@@ -106,6 +106,21 @@ proptest! {
     }
 
     #[test]
+    fn a_small_integer_is_a_number_that_fits(number in "(0|-?[1-9][0-9]{0,11}|4294967[23][0-9]{2}|01|-|00|-0)(\\.[0-9]?)?([eE][+-]?[0-9]?)?") {
+        let input = format!("[{number}]");
+        let mut read = Err(JsonError::TooDeep);
+        let mut scanner = Scanner::new(input.as_bytes()).unwrap();
+        let outcome = scanner.array(|scanner| {
+            read = scanner.small_integer();
+            read.map(drop)
+        });
+        prop_assert_eq!(outcome.is_ok(), reference_accepts(input.as_bytes()), "{}", number);
+        if outcome.is_ok() {
+            prop_assert_eq!(read, Ok(number.parse::<u32>().ok().filter(|_| !number.starts_with('-'))), "{}", number);
+        }
+    }
+
+    #[test]
     fn the_last_of_equal_keys_wins_as_in_a_map(members in prop::collection::vec(("[ab]", any::<u8>()), 0..12)) {
         let inner: Vec<_> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
         let json = format!("{{{}}}", inner.join(","));

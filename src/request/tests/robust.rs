@@ -85,7 +85,7 @@ fn too_deep_is_forwarded_without_a_prompt() {
 
 #[test]
 fn hostile_bodies_take_linear_work() {
-    const SIZE: usize = 256 * 1024;
+    const SIZE: usize = 64 * 1024;
     let many = |piece: &str| piece.repeat(SIZE / piece.len());
     let list = |open: &str, piece: &str, close: &str| format!("{open}{}{close}", many(piece).trim_end_matches(','));
     let calls = list("", r#"{"function":{"name":"f","arguments":{}}},"#, "");
@@ -118,6 +118,20 @@ fn hostile_bodies_take_linear_work() {
         let per_byte = exhaust(body.as_bytes()) as f64 / body.len() as f64 / ALL.len() as f64;
         assert!(per_byte < 6.0, "{per_byte:.1} bytes of work for each byte of {half}..");
         assert!(per_byte > 0.1 || body.len() < 2000, "the work is counted: {per_byte:.3} for {half}..");
+    }
+}
+
+#[test]
+fn megabytes_of_one_thing_come_to_an_end() {
+    let escapes = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "\\\"".repeat(1 << 20));
+    let keys = format!(r#"{{{}"model":"b","messages":[{{}}]}}"#, r#""model":"a","#.repeat(200_000));
+    let nested = "[".repeat(2 << 20);
+    for (body, prompt_bytes) in [(escapes, 7 + (1 << 20)), (keys, 3), (nested, 0)] {
+        work::DONE.set(0);
+        let request = read(Endpoint::ChatCompletions, body.as_bytes()).unwrap();
+        let written: usize = request.prompts.iter().map(|prompt| bytes_of(prompt).len()).sum();
+        assert_eq!(written, prompt_bytes);
+        assert!(work::DONE.get() <= 2 * body.len(), "{} bytes of work for {}", work::DONE.get(), body.len());
     }
 }
 
