@@ -6,17 +6,13 @@
 use super::bytes::hashes_within;
 use super::lru::HoldId;
 use super::run::{Holder, Overlap, Run};
+use super::shards::MAX_RUNS;
 use super::writer::{Keep, Room, Step, Writer};
 use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 /// One prompt may fill this part of the budget at most, or the first oversized one would flush everything.
 const BUDGET_SHARE: usize = 4;
-
-/// Runs along one chain at most, in changes and in lookups; what comes after is not known. A prompt is cut where others
-/// end or leave it, so ordinary ones have some dozens; but whoever sends every beginning of a prompt, the longest
-/// first, makes a run of every block, and must not be able to make each step take milliseconds.
-pub(super) const MAX_RUNS: usize = 512;
 
 /// A run that lies whole along a chain, and the tenant's holder in it.
 pub(super) struct Admitted {
@@ -69,7 +65,7 @@ impl Writer {
         let Some(capacity_blocks) = self.live(tenant).map(|slot| slot.capacity_blocks) else { return };
         let chain = &chain[..self.cut_at_end(chain)];
         let touched = self.touch(tenant, chain);
-        // Room first, so that nobody ever sees more than the capacity. What was touched stays: it is the newest.
+        // Room first, so that bytes that the capacity frees need not come from others. What was touched stays.
         let more = (chain.len() as u32).saturating_sub(touched.blocks);
         self.evict_to(tenant, capacity_blocks - more);
         self.extend(tenant, chain, &touched);

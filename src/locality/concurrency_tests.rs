@@ -44,40 +44,45 @@ fn beside(write: impl Fn(&mut fastrand::Rng) + Sync, look: impl Fn(&mut Matches,
     assert!(looks.load(Ordering::Relaxed) > 10, "nobody looked while there was something to see");
 }
 
-/// The first `shared` blocks of a prompt that all know, then blocks of one's own.
-fn branch(shared: u64, own: u64) -> Vec<BlockHash> {
-    chain((0..shared).chain(own..own + 8))
+/// The first `shared` blocks of prompt `of`, then blocks of one's own.
+fn branch(of: u64, shared: u64, own: u64) -> Vec<BlockHash> {
+    chain((0..shared).map(|at| of << 8 | at).chain(own..own + 8))
 }
 
 #[test]
 fn a_prompt_that_is_always_held_always_matches_whole_while_others_cut_its_runs() {
-    const BLOCKS: u64 = 500;
+    const BLOCKS: u64 = 48;
+    // Cut more often than it has places, then the next one: short walks, so that many come upon a cut in the making.
+    const WRITES_PER_PROMPT: usize = 30;
     let index = LocalityIndex::new(8 << 20, 42);
-    let steady = index.join(2 * BLOCKS as u32);
+    let steady = index.join(u32::MAX);
     let others: Vec<Tenant> = (0..4).map(|_| index.join(700)).collect();
-    let prompt = chain(0..BLOCKS);
-    index.insert(steady, &prompt);
+    let prompts: Vec<_> = (0..=2 * WRITES / WRITES_PER_PROMPT).map(|of| branch(of as u64, BLOCKS, 1 << 40)).collect();
+    prompts.iter().for_each(|prompt| index.insert(steady, prompt));
+    let writes = AtomicUsize::new(0);
     beside(
         |rng| {
-            if rng.u8(..) < 64 {
-                index.insert(steady, &prompt);
+            let of = writes.fetch_add(1, Ordering::Relaxed) / WRITES_PER_PROMPT;
+            if rng.u8(..) < 32 {
+                index.insert(steady, &prompts[of]);
             } else {
-                index.insert(others[rng.usize(..4)], &branch(rng.u64(1..BLOCKS), rng.u64(1 << 20..1 << 40)));
+                let own = branch(of as u64, rng.u64(1..BLOCKS), rng.u64(1 << 20..1 << 40));
+                index.insert(others[rng.usize(..4)], &own);
             }
         },
-        |matches, rng| {
-            let asked = if rng.bool() { &prompt[..] } else { &prompt[..rng.usize(1..BLOCKS as usize)] };
+        |matches, _| {
+            let asked = &prompts[writes.load(Ordering::Relaxed) / WRITES_PER_PROMPT];
             index.lookup(asked, matches);
             assert_eq!(matches.blocks(steady) as usize, asked.len(), "a gap was seen");
         },
     );
-    assert!(index.stats().runs > 300, "the prompt was not cut");
+    assert!(index.stats().runs > 1000, "the prompts were not cut");
     assert!(index.stats().evicted_blocks_total > 5000, "nothing was evicted meanwhile");
     index.check();
 }
 
 #[test]
-fn no_tenant_matches_what_it_never_held_or_more_than_it_has_room_for() {
+fn no_tenant_matches_what_it_never_held() {
     let index = LocalityIndex::new(256 << 10, 42);
     let left: Vec<Tenant> = (0..3).map(|_| index.join(100)).collect();
     let right: Vec<Tenant> = (0..3).map(|_| index.join(100)).collect();
@@ -91,9 +96,11 @@ fn no_tenant_matches_what_it_never_held_or_more_than_it_has_room_for() {
             index.insert(tenants[rng.usize(..3)], &family(of, rng));
         },
         |matches, rng| {
-            index.lookup(&family(1000, rng), matches);
+            let asked = family(1000, rng);
+            index.lookup(&asked, matches);
             assert!(right.iter().all(|tenant| matches.blocks(*tenant) == 0), "a tenant matches a strange prompt");
-            assert!(left.iter().all(|tenant| matches.blocks(*tenant) <= 100), "a tenant matches beyond its capacity");
+            let longest = left.iter().map(|tenant| matches.blocks(*tenant) as usize).max();
+            assert!(longest <= Some(asked.len()), "more matches than was asked for");
         },
     );
     assert!(index.stats().evicted_blocks_total > 10_000, "nothing was evicted meanwhile");
@@ -128,7 +135,7 @@ fn restarts_claims_and_lookups_together_leave_nothing_behind() {
         |rng| {
             let at = rng.usize(..2);
             let tenant = tenants.lock()[at];
-            let guard = index.begin(tenant, branch(rng.u64(1..40), rng.u64(..64)).into());
+            let guard = index.begin(tenant, branch(0, rng.u64(1..40), rng.u64(..64)).into());
             if rng.u8(..) < 8 {
                 let mut tenants = tenants.lock();
                 let restarted = index.restart(tenants[at]);
@@ -139,7 +146,7 @@ fn restarts_claims_and_lookups_together_leave_nothing_behind() {
             }
         },
         |matches, rng| {
-            index.lookup(&branch(rng.u64(1..40), rng.u64(..64)), matches);
+            index.lookup(&branch(0, rng.u64(1..40), rng.u64(..64)), matches);
             assert!(matches.iter().all(|(_, blocks)| blocks <= 48));
         },
     );

@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use self::assumed::MAX_RUNS;
 use self::shards::Shards;
 use self::writer::Writer;
 use crate::pool::Tenant;
@@ -45,6 +44,8 @@ mod check;
 mod concurrency_tests;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;
 
@@ -104,15 +105,7 @@ impl LocalityIndex {
     /// Finds how many leading blocks of `chain`, the block hashes of a prompt in order, every tenant holds. `matches`
     /// is emptied first.
     pub fn lookup(&self, chain: &[BlockHash], matches: &mut Matches) {
-        matches.clear();
-        let mut base = 0;
-        for _ in 0..MAX_RUNS {
-            let Some(&key) = chain.get(base) else { return };
-            match self.shards.read(key, |run| run.note_matches(&chain[base..], base, matches)) {
-                Some(overlap) if overlap.is_whole() => base += overlap.run,
-                _ => return,
-            }
-        }
+        self.shards.lookup(chain, matches);
     }
 
     /// A new tenant that holds nothing, whose engine has room for `capacity_blocks`.
