@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::iter;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -104,7 +105,8 @@ impl AccessLog {
             Target::File(path) => Box::new(append_to(path)?),
         };
         let (queue, lines) = sync_channel(QUEUE_LINES);
-        thread::Builder::new().name("access-log".into()).spawn(move || write_lines(&lines, out))?;
+        let counted = Arc::clone(&metrics);
+        thread::Builder::new().name("access-log".into()).spawn(move || write_lines(&lines, out, &counted))?;
         Ok(Self { queue: Some(queue), metrics })
     }
 
@@ -114,7 +116,7 @@ impl AccessLog {
         let Ok(mut bytes) = serde_json::to_vec(line) else { return };
         bytes.push(b'\n');
         if queue.try_send(Message::Line(bytes)).is_err() {
-            self.metrics.access_log_dropped();
+            self.metrics.access_log_dropped(1);
         }
     }
 
@@ -130,29 +132,42 @@ impl AccessLog {
 }
 
 fn append_to(path: &Path) -> io::Result<File> {
-    let opened = OpenOptions::new().create(true).append(true).open(path);
-    opened.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    // Opening a pipe waits for its reader, and would stop the control loop.
+    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "a pipe; a file is expected")));
+    }
+    OpenOptions::new().create(true).append(true).open(path).map_err(named)
 }
 
-fn write_lines(messages: &Receiver<Message>, out: Box<dyn Write + Send>) {
-    let mut out = BufWriter::new(out);
-    let mut failing = false;
+fn write_lines(messages: &Receiver<Message>, mut out: Box<dyn Write + Send>, metrics: &Metrics) {
+    let mut is_failing = false;
     while let Ok(first) = messages.recv() {
-        let written = write_batch(&mut out, first, messages);
-        if let (Err(error), false) = (&written, failing) {
-            log::error!("the access log cannot be written: {error}; lines are lost until it can");
+        // A buffer for each batch: what could not be written is given up, not tried again in the middle of a line.
+        let mut buffered = BufWriter::new(&mut out);
+        let (lines, written) = write_batch(&mut buffered, first, messages);
+        // Only the unwritten rest is discarded here.
+        let _ = buffered.into_parts();
+        if let Err(error) = &written {
+            metrics.access_log_dropped(lines);
+            if !is_failing {
+                log::error!("the access log cannot be written: {error}; lines are lost until it can");
+            }
         }
-        failing = written.is_err();
+        is_failing = written.is_err();
     }
 }
 
-/// Writes what is queued, then flushes: few system calls under load, no delay without it.
-fn write_batch(out: &mut impl Write, first: Message, messages: &Receiver<Message>) -> io::Result<()> {
-    let mut written = Ok(());
+/// Writes what is queued, then flushes: few system calls under load, no delay without it. How many lines there were.
+fn write_batch(out: &mut impl Write, first: Message, messages: &Receiver<Message>) -> (u64, io::Result<()>) {
+    let (mut lines, mut written) = (0, Ok(()));
     let mut waiting = Vec::new();
     for message in iter::once(first).chain(messages.try_iter()) {
         match message {
-            Message::Line(line) => written = written.and_then(|()| out.write_all(&line)),
+            Message::Line(line) => {
+                lines += 1;
+                written = written.and_then(|()| out.write_all(&line));
+            }
             Message::Flush(done) => waiting.push(done),
         }
     }
@@ -161,7 +176,7 @@ fn write_batch(out: &mut impl Write, first: Message, messages: &Receiver<Message
         // Whoever asked may have given up.
         let _ = done.try_send(());
     }
-    written
+    (lines, written)
 }
 
 #[cfg(test)]
@@ -177,7 +192,9 @@ mod tests {
         let (done, is_done) = sync_channel(1);
         queue.send(Message::Flush(done)).unwrap();
         let mut out = Vec::new();
-        write_batch(&mut out, Message::Line(b"a\n".to_vec()), &lines).unwrap();
+        let (count, written) = write_batch(&mut out, Message::Line(b"a\n".to_vec()), &lines);
+        assert_eq!(count, 3);
+        written.unwrap();
         assert_eq!(out, b"a\nb\nc\n");
         assert!(is_done.try_recv().is_ok(), "who waits for the flush is told");
     }
@@ -203,6 +220,26 @@ mod tests {
         log.write(&Line::default());
         log.write(&Line::default());
         assert!(metrics.render().contains("warmgate_access_log_dropped_total 1"), "{}", metrics.render());
+    }
+
+    #[test]
+    fn lines_that_cannot_be_written_are_counted() {
+        let metrics = Arc::new(Metrics::new());
+        let log = AccessLog::open(&Target::File("/dev/full".into()), Arc::clone(&metrics)).unwrap();
+        for _ in 0..3 {
+            log.write(&Line::default());
+        }
+        log.flush();
+        assert!(metrics.render().contains("warmgate_access_log_dropped_total 3"), "{}", metrics.render());
+    }
+
+    #[test]
+    fn a_pipe_is_refused_at_once() {
+        let path = std::env::temp_dir().join(format!("warmgate-pipe-{}", std::process::id()));
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let refused = AccessLog::open(&Target::File(path.clone()), Arc::default());
+        std::fs::remove_file(&path).unwrap();
+        assert!(refused.unwrap_err().to_string().contains("a pipe"));
     }
 
     #[test]

@@ -11,11 +11,13 @@ pub(crate) fn start(level: LevelFilter) {
     // The builder lets everything through; `set_level` is the filter, since it can change later.
     builder.filter_level(LevelFilter::Trace);
     // Dependencies log every connection that a client breaks off; at our levels they are noise.
-    for noisy in ["pingora_core", "pingora_proxy", "pingora_pool", "h2", "rustls"] {
+    for noisy in ["pingora_core", "pingora_pool", "h2", "rustls"] {
         builder.filter_module(noisy, LevelFilter::Error);
     }
-    // An error for every pooled connection that a backend has closed.
-    builder.filter_module("pingora_core::connectors", LevelFilter::Off);
+    // Errors for every pooled connection that a backend has closed, and for every client that leaves in its header.
+    for noisy in ["pingora_core::connectors", "pingora_proxy"] {
+        builder.filter_module(noisy, LevelFilter::Off);
+    }
     if is_journal {
         builder.format(|out, record| writeln!(out, "<{}>{}", priority(record.level()), record.args()));
     }

@@ -58,12 +58,12 @@ impl State {
         })
     }
 
-    /// Takes over changed log settings.
+    /// Takes over log settings. A file is opened anew even if it is the same: it may have been moved aside.
     ///
     /// # Errors
-    /// When a new access log cannot be opened; nothing has changed then.
+    /// When the access log cannot be opened; nothing has changed then.
     pub fn set_logging(&self, old: &config::Logging, new: &config::Logging) -> io::Result<()> {
-        if old.access_log != new.access_log {
+        if old.access_log != new.access_log || matches!(new.access_log, config::AccessLog::File(_)) {
             let opened = AccessLog::open(&target(new), Arc::clone(&self.metrics))?;
             self.access_log.store(Arc::new(opened));
         }

@@ -184,10 +184,10 @@ impl Loop {
         let old = self.state.config.load_full();
         let new = source.read()?;
         reload::check(&old, &new)?;
+        self.state.set_logging(&old.logging, &new.logging).map_err(Refused::AccessLog)?;
         if *old == new {
             return Ok(Reloaded::Unchanged);
         }
-        self.state.set_logging(&old.logging, &new.logging).map_err(Refused::AccessLog)?;
         self.apply(new);
         Ok(Reloaded::Applied)
     }

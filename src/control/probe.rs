@@ -147,7 +147,8 @@ async fn probe(watched: Watched, address: watch::Sender<Option<SocketAddr>>, rep
     let check = HttpGet::new(&watched);
     let mut was_alive = false;
     loop {
-        let resolved = discovery::resolve(&watched.origin).await;
+        let resolving = timeout(watched.health.timeout, discovery::resolve(&watched.origin));
+        let resolved = resolving.await.unwrap_or_default();
         if address.send_if_modified(|known| std::mem::replace(known, resolved) != resolved) {
             send(&reports, watched.id, Finding::Address(resolved)).await;
         }

@@ -15,6 +15,9 @@ const SETTLE: Duration = Duration::from_millis(200);
 /// The longest that a file which does not come to rest is waited for.
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 
+/// Kubernetes replaces this link in the folder; the file in it is a link through it, and stays as it is.
+const KUBERNETES_LINK: &str = "..data";
+
 /// A reload that did what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reloaded {
@@ -119,8 +122,10 @@ pub(super) fn check(old: &Config, new: &Config) -> Result<(), Refused> {
 
 /// Watches the folder, not the file: editors and Kubernetes put a new file in the old one's place.
 fn watch(path: &Path, tell: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+    let name = path.file_name().map(ToOwned::to_owned);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        let is_change = event.is_ok_and(|event| !event.kind.is_access());
+        let concerns = |path: &PathBuf| path.file_name() == name.as_deref() || path.ends_with(KUBERNETES_LINK);
+        let is_change = event.is_ok_and(|event| !event.kind.is_access() && event.paths.iter().any(concerns));
         if is_change {
             // A full queue holds news already.
             let _ = tell.try_send(());

@@ -32,6 +32,8 @@ pub enum Reason {
     UpstreamTimeout,
     /// Answered by this process itself, such as a merged model list.
     Local,
+    /// The process ended before the reply did.
+    Cut,
     /// Rejected: a fault of this program.
     Internal,
 }
@@ -93,7 +95,7 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -106,6 +108,7 @@ impl Reason {
         Self::UpstreamFailed,
         Self::UpstreamTimeout,
         Self::Local,
+        Self::Cut,
         Self::Internal,
     ];
 
@@ -124,6 +127,7 @@ impl Reason {
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Local => "local",
+            Self::Cut => "cut",
             Self::Internal => "internal",
         }
     }

@@ -289,9 +289,9 @@ impl Metrics {
         self.reload_ok.set(i64::from(applied));
     }
 
-    /// An access-log line was dropped.
-    pub fn access_log_dropped(&self) {
-        self.access_log_dropped.inc();
+    /// Access-log lines were dropped.
+    pub fn access_log_dropped(&self, lines: u64) {
+        self.access_log_dropped.inc_by(lines);
     }
 
     /// Drops every series of a pool that was removed, those of its backends aside.

@@ -1,12 +1,16 @@
-//! What is known of one request while it is served. Dropping it gives back all that the request took.
+//! What is known of one request while it is served. Dropping it gives back all that the request took, and sees to it that
+//! a request which the end of the process cut off is counted and logged like any other.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Method;
 use pingora_core::{Error, ErrorType};
 use smallvec::SmallVec;
 
 use super::body::Buffered;
+use super::finish;
 use super::plan::Plan;
 use super::reject::Reject;
 use crate::lifecycle::RequestGuard;
@@ -20,6 +24,10 @@ use crate::time::{self, Moment};
 /// Pingora's per-request context.
 pub struct RequestContext {
     _in_service: RequestGuard,
+    state: Arc<State>,
+    /// Whether it was counted and logged.
+    pub(super) is_recorded: bool,
+    pub(super) seen: Seen,
     /// When the header was read.
     pub(super) started: Moment,
     /// The client's `x-request-id`, or ours.
@@ -39,6 +47,15 @@ pub struct RequestContext {
     pub(super) answer: Answer,
     /// Why we reply ourselves.
     pub(super) reject: Option<Reject>,
+}
+
+/// What the log says of the request's header, for when the session is gone.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) client: Option<SocketAddr>,
+    pub(super) method: Method,
+    /// Cut, as the log shows it.
+    pub(super) path: String,
 }
 
 /// The view that the request is served from, to its end.
@@ -65,9 +82,13 @@ pub(super) struct Attempt {
 #[derive(Default)]
 pub(super) struct Answer {
     pub(super) reader: Option<ResponseReader>,
+    /// The status that was passed on.
+    pub(super) status: Option<u16>,
     pub(super) is_success: bool,
     pub(super) is_stream: bool,
     pub(super) first_token: Option<Moment>,
+    /// Informational responses before it.
+    pub(super) informational: u32,
     /// The backend's reply ended where its framing said.
     pub(super) is_whole: bool,
     /// The response is being dropped in favour of another attempt.
@@ -79,9 +100,12 @@ pub(super) struct Answer {
 // === impl RequestContext ===
 
 impl RequestContext {
-    pub(super) fn new(state: &State) -> Self {
+    pub(super) fn new(state: &Arc<State>) -> Self {
         Self {
             _in_service: state.lifecycle.begin_request(),
+            state: Arc::clone(state),
+            is_recorded: false,
+            seen: Seen::default(),
             started: time::now(),
             request_id: String::new(),
             body: None,
@@ -117,6 +141,15 @@ impl RequestContext {
         BackendLabels {
             pool: self.route.as_ref().map(|route| Arc::clone(route.pool().pool.name())).unwrap_or_default(),
             backend: self.attempt.as_ref().map(|attempt| Arc::clone(attempt.backend.name())).unwrap_or_default(),
+        }
+    }
+}
+
+impl Drop for RequestContext {
+    fn drop(&mut self) {
+        if !self.is_recorded {
+            let state = Arc::clone(&self.state);
+            finish::record_cut(&state, self);
         }
     }
 }

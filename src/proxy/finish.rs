@@ -1,5 +1,6 @@
 //! The end of a request, however it ended: learn from it, count it, write its line.
 
+use http::StatusCode;
 use pingora_core::{Error, ErrorSource};
 use pingora_proxy::Session;
 
@@ -13,29 +14,47 @@ use crate::time;
 /// The status in log and metrics for a client that left before its answer.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
+/// Longest model name that is logged. Clients choose it, and must not fill the log with it.
+const MAX_MODEL_BYTES: usize = 128;
+
+/// The start of a text that a client made up, cut at a character.
+pub(super) fn shortened(text: &str, most_bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(most_bytes)]
+}
+
 /// Counts and logs a request that has ended.
 pub(super) fn record(state: &State, session: &Session, error: Option<&Error>, ctx: &mut RequestContext) {
-    let now = time::now();
     let (status, reason) = outcome(session, error, ctx);
+    conclude(state, ctx, status, reason, session.body_bytes_sent() as u64);
+}
+
+/// Counts and logs a request that the end of the process, or a fault of this program, cut off.
+pub(super) fn record_cut(state: &State, ctx: &mut RequestContext) {
+    let status = ctx.answer.status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+    conclude(state, ctx, status, Reason::Cut, 0);
+}
+
+fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason, response_bytes: u64) {
+    let now = time::now();
+    ctx.is_recorded = true;
     let usage = ctx.answer.reader.as_ref().and_then(|reader| reader.usage());
     learn(ctx, usage);
     let labels = ctx.labels();
     let received = ctx.route.as_ref().map_or(ctx.started, |route| route.received);
     let ttft = ctx.answer.first_token.filter(|_| ctx.answer.is_stream).map(|first| first.since(received).as_secs_f64());
-    let duration = now.since(ctx.started).as_secs_f64();
     let record = RequestRecord {
         labels: labels.clone(),
         status,
         reason,
         ttft_seconds: ttft,
-        duration_seconds: duration,
+        duration_seconds: now.since(ctx.started).as_secs_f64(),
         attempts: ctx.attempts,
     };
     state.metrics.request_ended(&record);
     if let Some(tokens) = tokens(ctx, usage) {
         state.metrics.tokens(&labels, tokens);
     }
-    state.access_log.load().write(&line(session, ctx, usage, &record));
+    state.access_log.load().write(&line(ctx, usage, &record, response_bytes));
     if let Some(attempt) = ctx.attempt.take() {
         attempt.in_flight.finish(now);
     }
@@ -78,22 +97,16 @@ fn tokens(ctx: &RequestContext, usage: Option<Usage>) -> Option<TokenRecord> {
     })
 }
 
-fn line<'a>(
-    session: &'a Session,
-    ctx: &'a RequestContext,
-    usage: Option<Usage>,
-    record: &'a RequestRecord,
-) -> Line<'a> {
-    let header = session.req_header();
+fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRecord, response_bytes: u64) -> Line<'a> {
     let route = ctx.route.as_ref();
     let plan = route.map(|route| &route.plan);
     Line {
         time: humantime::format_rfc3339_millis(std::time::SystemTime::now()).to_string(),
         request_id: &ctx.request_id,
-        client: session.client_addr().and_then(|address| address.as_inet().copied()),
-        method: header.method.as_str(),
-        path: header.uri.path(),
-        model: plan.and_then(|plan| plan.model.as_deref()),
+        client: ctx.seen.client,
+        method: ctx.seen.method.as_str(),
+        path: &ctx.seen.path,
+        model: plan.and_then(|plan| plan.model.as_deref()).map(|model| shortened(model, MAX_MODEL_BYTES)),
         pool: &record.labels.pool,
         backend: &record.labels.backend,
         status: record.status,
@@ -101,7 +114,7 @@ fn line<'a>(
         attempts: record.attempts,
         stream: ctx.answer.is_stream,
         request_bytes: ctx.request_bytes,
-        response_bytes: session.body_bytes_sent() as u64,
+        response_bytes,
         prompt_tokens: plan.map(|plan| plan.prompt_tokens).filter(|&tokens| tokens > 0),
         predicted_cached_tokens: ctx.attempt.as_ref().map(|attempt| attempt.matched_tokens),
         reported_prompt_tokens: usage.map(|usage| usage.prompt_tokens),

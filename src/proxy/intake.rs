@@ -1,13 +1,17 @@
 //! Takes a request in: its limits, its body, what it asks for. Nothing has been sent to a backend yet.
 
-use http::header::HeaderName;
+use http::header::{HeaderName, TRANSFER_ENCODING};
 use pingora_core::Result;
 use pingora_proxy::Session;
 
-use super::context::{RequestContext, Route};
+use super::context::{RequestContext, Route, Seen};
+use super::finish::shortened;
 use super::{Reject, body, models, plan};
 use crate::state::State;
 use crate::time;
+
+/// Longest path that is logged.
+const MAX_PATH_BYTES: usize = 256;
 
 /// Longest `x-request-id` that is kept.
 const MAX_REQUEST_ID_BYTES: usize = 128;
@@ -17,6 +21,7 @@ static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Settles the connection and refuses what should not get further.
 pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
     ctx.request_id = request_id(session);
+    ctx.seen = seen(session);
     let config = state.config.load();
     // Pingora waits for the next request without end unless told otherwise; where the client closes, leave it be.
     if state.lifecycle.is_draining() {
@@ -27,6 +32,10 @@ pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestConte
     session.set_write_timeout(Some(config.server.write_timeout));
     // Otherwise a request sent behind another ends both.
     session.set_pipelining_enabled(true);
+    if has_unknown_coding(session) {
+        session.set_keepalive(None);
+        return Err(ctx.refuse(Reject::BadRequest));
+    }
     let limit = config.server.max_header_bytes;
     if header_bytes(session) as u64 > limit {
         session.set_keepalive(None);
@@ -93,6 +102,21 @@ fn request_id(session: &Session) -> String {
         Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES => id.to_owned(),
         _ => format!("{:032x}", fastrand::u128(..)),
     }
+}
+
+fn seen(session: &Session) -> Seen {
+    let header = session.req_header();
+    Seen {
+        client: session.client_addr().and_then(|address| address.as_inet().copied()),
+        method: header.method.clone(),
+        path: shortened(header.uri.path(), MAX_PATH_BYTES).to_owned(),
+    }
+}
+
+/// Whether the body has a transfer coding besides chunked: it would be lost when the body is framed anew.
+fn has_unknown_coding(session: &Session) -> bool {
+    let mut codings = session.req_header().headers.get_all(TRANSFER_ENCODING).iter();
+    codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
 /// Size of the header as it would be on HTTP/1, bytes.

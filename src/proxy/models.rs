@@ -37,8 +37,13 @@ pub(super) async fn reply(session: &mut Session, list: Bytes) -> Result<()> {
 fn merge(snapshot: &Snapshot) -> Bytes {
     let mut seen = HashSet::new();
     let mut list = Vec::from(br#"{"object":"list","data":["#);
-    for model in snapshot.pools().iter().flat_map(|pool| &pool.backends).flat_map(|backend| backend.models.iter()) {
-        if seen.insert(&model.id) {
+    let pools = snapshot.pools().iter().enumerate();
+    let listed = pools.flat_map(|(index, pool)| {
+        pool.backends.iter().flat_map(|backend| backend.models.iter()).map(move |model| (index, model))
+    });
+    for (pool, model) in listed {
+        // What a backend lists beyond its pool's models would not be sent to it.
+        if snapshot.pool_for(Some(&model.id)) == Some(pool) && seen.insert(&model.id) {
             if seen.len() > 1 {
                 list.push(b',');
             }

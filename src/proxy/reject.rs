@@ -11,6 +11,7 @@ use pingora_http::ResponseHeader;
 use serde::Serialize;
 
 use super::body::BodyError;
+use super::finish::shortened;
 use crate::metrics::Reason;
 use crate::request::ReadError;
 
@@ -147,7 +148,7 @@ impl Reject {
                     .into()
             }
             Self::UnknownModel { model } => {
-                format!("No pool serves the model `{}`. GET /v1/models lists what is served.", shortened(model))
+                format!("No pool serves the model `{}`. GET /v1/models lists what is served.", shortened(model, MAX_NAME_BYTES))
             }
             Self::NoBackend { pool } => {
                 format!("No backend of pool `{pool}` can take requests at the moment.")
@@ -159,7 +160,7 @@ impl Reject {
                 format!("The request body did not arrive within {limit:?} (limits.body_timeout).")
             }
             Self::UpstreamFailed { attempts } => {
-                format!("The backends failed before they replied ({attempts} tried).")
+                format!("The backends failed before they replied ({attempts} attempts).")
             }
             Self::UpstreamTimeout => "The backend did not reply in time.".into(),
             Self::BadRequest => "The request header is not valid HTTP.".into(),
@@ -215,11 +216,6 @@ impl From<ReadError> for Reject {
             ReadError::NotJson { offset, what } => Self::BadJson(format!("{what} at byte {offset}")),
         }
     }
-}
-
-/// The start of a name that a client made up, cut at a character.
-fn shortened(name: &str) -> &str {
-    &name[..name.floor_char_boundary(MAX_NAME_BYTES)]
 }
 
 #[cfg(test)]

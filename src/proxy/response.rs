@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::Version;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::{StatusCode, Version};
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
@@ -20,13 +20,16 @@ use crate::time;
 /// The status that engines give when they are full; nothing is wrong with the backend.
 const OVERLOADED: u16 = 503;
 
+/// Informational responses that a backend may send before its final one; engines send none.
+const MAX_INFORMATIONAL: u32 = 16;
+
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 /// Judges a backend's response header: a fault, a retry, or the answer.
 pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
     if header.status.is_informational() {
-        return Ok(());
+        return bear_informational(header.status, ctx);
     }
     let status = header.status.as_u16();
     match status {
@@ -48,10 +51,21 @@ pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, c
     Ok(())
 }
 
+/// Lets an informational response by. Nobody asked for a switch of protocols, and one that never comes to its final
+/// response would keep the time limit from running out.
+fn bear_informational(status: StatusCode, ctx: &mut RequestContext) -> Result<()> {
+    ctx.answer.informational += 1;
+    if status == StatusCode::SWITCHING_PROTOCOLS || ctx.answer.informational > MAX_INFORMATIONAL {
+        return Err(Error::explain(ErrorType::InvalidHTTPHeader, "an informational response out of place").into_up());
+    }
+    Ok(())
+}
+
 /// Prepares for the body of the answer that goes downstream.
 fn expect(header: &ResponseHeader, ctx: &mut RequestContext) {
     let is_stream =
         header.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    ctx.answer.status = Some(header.status.as_u16());
     ctx.answer.is_success = header.status.is_success();
     ctx.answer.is_stream = is_stream;
     // No attempt follows, so nothing needs the body any more; what is still being sent has its own share of it.

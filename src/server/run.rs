@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
@@ -10,7 +11,11 @@ use super::signals::{Request, Signals};
 use super::{Server, StartError};
 use crate::config::Config;
 use crate::control::Handle;
+use crate::state::State;
 use crate::{logging, systemd};
+
+/// How long the end waits for tasks to notice it.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
 /// Serves the checked `config`, read from `source`, until a signal ends the process.
 ///
@@ -19,9 +24,10 @@ use crate::{logging, systemd};
 pub fn run(config: Config, source: &Path) -> Result<(), StartError> {
     logging::start(config.logging.level);
     let runtime = runtime(&config).map_err(StartError::System)?;
-    runtime.block_on(serve(config, source))?;
-    // What is left are kept connections without a request.
-    runtime.shutdown_background();
+    let state = runtime.block_on(serve(config, source))?;
+    // Ends what is left: kept connections, and requests that are cut, which log themselves as they are dropped.
+    runtime.shutdown_timeout(SHUTDOWN_TIME);
+    state.access_log.load().flush();
     Ok(())
 }
 
@@ -33,7 +39,7 @@ fn runtime(config: &Config) -> std::io::Result<Runtime> {
     builder.thread_name("warmgate").enable_all().build()
 }
 
-async fn serve(config: Config, source: &Path) -> Result<(), StartError> {
+async fn serve(config: Config, source: &Path) -> Result<Arc<State>, StartError> {
     let mut signals = Signals::install().map_err(StartError::System)?;
     let server = Server::start(config, Some(source.to_owned())).await?;
     for address in server.addresses() {
@@ -48,8 +54,7 @@ async fn serve(config: Config, source: &Path) -> Result<(), StartError> {
         stop(server, &mut signals).await;
     }
     watchdog.abort();
-    state.access_log.load().flush();
-    Ok(())
+    Ok(state)
 }
 
 /// Obeys reloads until asked to stop; whether requests may end first.
