@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use warmgate::config::{self, Config, Protocol, check, needs_restart};
 
 /// A directory that goes when the test ends.
@@ -275,4 +276,19 @@ fn only_what_is_bound_at_the_start_needs_a_restart() {
          pools: [{name: p, backends: [{url: 'http://127.0.0.1:8001'}]}]\n",
     );
     assert_eq!(needs_restart(&old, &other), ["listeners", "admin.address", "server.threads"]);
+}
+
+#[test]
+fn check_tries_the_certificates_that_run_would_use() {
+    let scratch = Scratch::new("tls");
+    let (certificate, key) = (scratch.file("c.pem", "no certificate"), scratch.file("k.pem", "no key"));
+    let file = scratch.file(
+        "w.yaml",
+        format!("listeners: [{{address: 127.0.0.1:8443, tls: {{certificate: {certificate}, key: {key}}}}}]\npools: [{{name: p, backends: []}}]\n"),
+    );
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_warmgate")).args(["check", "--config", &file]).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("listeners[0].tls: ") && text.contains("PEM"), "{text}");
 }

@@ -14,13 +14,12 @@ use pingora_core::protocols::http::ServerSession;
 use serde::Serialize;
 
 use crate::control::{Ended, Handle, Reloaded};
+use crate::proxy::Reject;
+use crate::proxy::body::{self, BodyLimits};
 use crate::state::State;
 use crate::time;
 
 pub use gauges::Gauges;
-
-/// Largest body that is read: a request to be explained.
-const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 
 const INDEX: &str = "\
 GET  /metrics                  everything as Prometheus metrics
@@ -96,16 +95,21 @@ impl Admin {
     }
 
     async fn explain(&self, query: Option<&str>, session: &mut ServerSession) -> Reply {
-        let body = match read_body(session).await {
+        let limits = BodyLimits::of(&self.state.config.load().limits);
+        let body = match body::read(session, &limits, &self.state.bodies).await {
             Ok(body) => body,
-            Err(reply) => return reply,
+            Err(error) => return rejected(&error.into()),
         };
-        let path = query.and_then(|query| query.strip_prefix("path=")).unwrap_or("/v1/chat/completions");
-        match explain::explain(&self.state, &decoded(path), &body, time::now()) {
+        let path = asked_path(query).unwrap_or("/v1/chat/completions");
+        match explain::explain(&self.state, &decoded(path), &body.bytes(), time::now()) {
             Ok(explanation) => json(StatusCode::OK, &explanation),
-            Err(reject) => reply(reject.status(), "application/json", reject.body().to_vec()),
+            Err(reject) => rejected(&reject),
         }
     }
+}
+
+fn rejected(reject: &Reject) -> Reply {
+    reply(reject.status(), "application/json", reject.body().to_vec())
 }
 
 #[async_trait]
@@ -157,18 +161,9 @@ fn hexadecimal(digits: [u8; 2]) -> Option<u8> {
     Some(digit(digits[0])? * 16 + digit(digits[1])?)
 }
 
-async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, Reply> {
-    let mut body = Vec::new();
-    loop {
-        match session.read_request_body().await {
-            Ok(Some(bytes)) if body.len() + bytes.len() > MAX_BODY_BYTES => {
-                return Err(failed(StatusCode::PAYLOAD_TOO_LARGE, "a body of more than 64 MiB"));
-            }
-            Ok(Some(bytes)) => body.extend_from_slice(&bytes),
-            Ok(None) => return Ok(body),
-            Err(_) => return Err(failed(StatusCode::BAD_REQUEST, "the body could not be read")),
-        }
-    }
+/// The path that is asked about: `path` of the query.
+fn asked_path(query: Option<&str>) -> Option<&str> {
+    query?.split('&').find_map(|pair| pair.strip_prefix("path="))
 }
 
 fn metrics(state: &State) -> Reply {

@@ -73,6 +73,9 @@ fn table(answer: &Value) -> String {
         answer["blocks"],
         answer["block_tokens"],
     );
+    if answer["prompt_tokens"] == 0 {
+        let _ = writeln!(out, "the request carries no prompt that is known at its path: it goes by load");
+    }
     let _ = writeln!(out, "{:<28} {:>9} {:>9} {:>10} {:>8}  terms, s", "backend", "matched", "uncached", "cost, s", "");
     for backend in answer["backends"].as_array().into_iter().flatten() {
         let _ = writeln!(out, "{}", row(backend));

@@ -73,13 +73,19 @@ fn run(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
 
 #[expect(clippy::print_stdout, reason = "the result of the command")]
 fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    match config::load(path) {
-        Ok(config) => println!("{}", config::check::render(&path.display().to_string(), &config)),
+    let name = path.display().to_string();
+    let config = match config::load(path) {
+        Ok(config) => config,
         Err(problems) => {
             println!("{problems}");
             return Ok(ExitCode::FAILURE);
         }
+    };
+    if let Err((place, error)) = server::check(&config) {
+        println!("{name}: listeners[{place}].tls: {error}");
+        return Ok(ExitCode::FAILURE);
     }
+    println!("{}", config::check::render(&name, &config));
     Ok(ExitCode::SUCCESS)
 }
 

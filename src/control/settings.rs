@@ -8,7 +8,7 @@ use super::probe::{BackendId, Watched};
 use crate::client::Connections;
 use crate::config;
 use crate::pool::{
-    Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings,
+    Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings, Timeouts,
 };
 use crate::time::Moment;
 
@@ -58,6 +58,11 @@ pub(super) fn retry(retry: &config::Retry) -> RetrySettings {
         return RetrySettings { share: 0.0, floor_per_second: 0.0 };
     }
     RetrySettings { share: retry.budget, ..RetrySettings::default() }
+}
+
+pub(super) fn timeouts(pool: &config::Pool) -> Timeouts {
+    let config::Timeouts { connect, read, write } = pool.timeouts;
+    Timeouts { connect, read, write, keepalive_idle: pool.keepalive_idle }
 }
 
 /// What a scrape makes of what was known; geometry that it does not mention stays.

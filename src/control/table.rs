@@ -273,6 +273,7 @@ impl PoolEntry {
             policy: settings::policy(&self.config),
             ejection: settings::ejection(&self.config),
             retry: settings::retry(&state.config.load().retry),
+            timeouts: settings::timeouts(&self.config),
             backends: self.backends.iter().map(BackendEntry::snapshot).collect(),
         }
     }

@@ -37,8 +37,23 @@ pub struct PoolSnapshot {
     pub ejection: EjectionSettings,
     /// What it may retry.
     pub retry: RetrySettings,
+    /// How long one attempt may take.
+    pub timeouts: Timeouts,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
+}
+
+/// Limits of one attempt at a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To connect, TLS included.
+    pub connect: Duration,
+    /// To the response's header, and between two reads of it.
+    pub read: Duration,
+    /// Between two writes of the request.
+    pub write: Duration,
+    /// How long an idle connection is kept for the next request.
+    pub keepalive_idle: Duration,
 }
 
 /// One backend at one time.
@@ -153,6 +168,19 @@ impl PoolSnapshot {
     }
 }
 
+// === impl Timeouts ===
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            read: Duration::from_secs(600),
+            write: Duration::from_secs(30),
+            keepalive_idle: Duration::from_secs(4),
+        }
+    }
+}
+
 // === impl BackendSnapshot ===
 
 impl BackendSnapshot {
@@ -185,6 +213,7 @@ mod tests {
             policy: Policy::default(),
             ejection: EjectionSettings::default(),
             retry: RetrySettings::default(),
+            timeouts: Timeouts::default(),
             backends: Vec::new(),
         }
     }

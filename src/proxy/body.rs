@@ -20,6 +20,7 @@ use pingora_core::protocols::http::server::Session as HttpSession;
 use tokio::time::timeout;
 
 use crate::budget::{ByteBudget, NoRoom, Reservation};
+use crate::config::Limits;
 
 /// Most bytes that Pingora's retry buffer holds without being truncated (its `BODY_BUF_LIMIT`).
 const RETRY_BUFFER_BYTES: usize = 64 * 1024;
@@ -71,6 +72,19 @@ pub enum BodyError {
     /// The client's connection failed, or its framing was wrong.
     #[error("the request body could not be read")]
     Read(#[source] Box<pingora_core::Error>),
+}
+
+// === impl BodyLimits ===
+
+impl BodyLimits {
+    /// The configured ones.
+    pub fn of(limits: &Limits) -> Self {
+        Self {
+            max_body_bytes: usize::try_from(limits.max_body_bytes).unwrap_or(usize::MAX),
+            buffer_wait: limits.buffer_wait,
+            body_timeout: limits.body_timeout,
+        }
+    }
 }
 
 // === impl Buffered ===

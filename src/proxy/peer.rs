@@ -11,7 +11,6 @@ use pingora_http::RequestHeader;
 use super::context::{Attempt, RequestContext, Route};
 use super::plan::owner_index;
 use super::reject::Reject;
-use crate::config::Timeouts;
 use crate::pool::BackendSnapshot;
 use crate::routing::{self, Dispatched, NoBackend, Pass};
 use crate::state::State;
@@ -41,7 +40,7 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
         pool.pool.retry_budget().note_request(&pool.retry, started);
     }
     count(state, route, &dispatched);
-    let mut peer = peer(state, route, dispatched.decision.index);
+    let mut peer = peer(route, dispatched.decision.index);
     if let Some(peer) = peer.as_mut().filter(|_| ctx.was_stale) {
         // Where one pooled connection was closed others may be: a group of its own has none, and keeps none.
         peer.group_key = fastrand::u64(1..);
@@ -100,23 +99,17 @@ fn attempt(state: &State, route: &Route, dispatched: Dispatched) -> Attempt {
     }
 }
 
-fn peer(state: &State, route: &Route, index: usize) -> Option<Box<HttpPeer>> {
+fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
     let pool = route.pool();
     let BackendSnapshot { backend, address, .. } = &pool.backends[index];
-    let config = state.config.load();
     let origin = backend.origin();
     let mut peer = HttpPeer::new((*address)?, origin.is_tls, origin.host.to_string());
-    let options = &mut peer.options;
-    // A pool that a reload has removed since lives on in this request's snapshot, at the defaults.
-    let (timeouts, keepalive_idle) = match config.pools.iter().find(|config| *config.name == **pool.pool.name()) {
-        Some(config) => (config.timeouts.clone(), Some(config.keepalive_idle)),
-        None => (Timeouts::default(), None),
-    };
+    let (options, timeouts) = (&mut peer.options, pool.timeouts);
     options.connection_timeout = Some(timeouts.connect);
     options.total_connection_timeout = Some(timeouts.connect);
     options.read_timeout = Some(timeouts.read);
     options.write_timeout = Some(timeouts.write);
-    options.idle_timeout = keepalive_idle.or(Some(Duration::ZERO));
+    options.idle_timeout = Some(timeouts.keepalive_idle);
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
     Some(Box::new(peer))
 }

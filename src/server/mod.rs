@@ -69,6 +69,19 @@ pub enum StartError {
     System(#[source] io::Error),
 }
 
+/// What of `config` can be tried without serving: that every listener's certificate can be used with its key.
+///
+/// # Errors
+/// The listener's place in the configuration, and what is wrong.
+pub fn check(config: &Config) -> Result<(), (usize, TlsError)> {
+    for (place, listener) in config.listeners.iter().enumerate() {
+        if let Protocol::Tls(tls) = &listener.protocol {
+            tls::acceptor(&tls.certificate, &tls.key).map_err(|error| (place, error))?;
+        }
+    }
+    Ok(())
+}
+
 /// A process that serves. It goes on until [`Server::stop`]; dropping it ends its listeners.
 pub struct Server {
     state: Arc<State>,

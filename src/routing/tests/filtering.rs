@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::pool::{
     Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, Polled, Pool,
-    PoolSnapshot, RetrySettings, Tenant, Transition,
+    PoolSnapshot, RetrySettings, Tenant, Timeouts, Transition,
 };
 use crate::prefix::Scale;
 use crate::time::Moment;
@@ -33,6 +33,7 @@ fn pool(healths: &[Health]) -> PoolSnapshot {
         policy: Policy::default(),
         ejection: EjectionSettings::default(),
         retry: RetrySettings::default(),
+        timeouts: Timeouts::default(),
         backends: healths.iter().enumerate().map(backend).collect(),
     }
 }
