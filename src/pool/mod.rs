@@ -30,7 +30,7 @@ pub use snapshot::{BackendSnapshot, EngineState, Health, Polled, PoolSnapshot, S
 /// holds them. A restarted engine gets a new generation, and entries of the old one mean nothing from then on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tenant {
-    /// Dense index, reused after its last holder is swept.
+    /// Dense index, reused as soon as it is free: the generation tells its tenants apart.
     pub slot: u32,
     /// Unique over the process; never reused.
     pub generation: u32,
