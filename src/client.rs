@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http::Method;
 use pingora_core::connectors::http::Connector;
 use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 use tokio::time::timeout;
 
@@ -57,6 +58,11 @@ pub(crate) struct Client {
     origin: Origin,
     limit: Duration,
     keeps_connections: bool,
+}
+
+/// Whether a connection failed for a reason of this process, such as no file descriptor being left.
+pub(crate) fn is_ours(error: &Error) -> bool {
+    matches!(error.etype(), ErrorType::InternalError | ErrorType::BindError | ErrorType::SocketError)
 }
 
 /// New [`Connections`].

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use super::discovery;
 use super::engine::EngineSample;
 
-use crate::client::{Client, ClientError, Connections};
+use crate::client::{Client, ClientError, Connections, is_ours};
 use crate::config;
 use crate::pool::{ModelEntry, Origin};
 use crate::time::{self, Moment};
@@ -52,6 +52,8 @@ pub(super) enum Finding {
         /// What went wrong.
         reason: String,
     },
+    /// No probe, for a reason that is not the backend's.
+    NotProbed(String),
     /// A scrape.
     Sample(EngineSample, Moment),
     /// A scrape that failed.
@@ -169,6 +171,8 @@ async fn check_once(check: &HttpGet, address: SocketAddr, limit: Duration) -> Fi
     let target = Target { addr: PeerAddr::Inet(address), weight: 1, ext: http::Extensions::new() };
     match timeout(limit, check.check(&target)).await {
         Ok(Ok(())) => Finding::Alive,
+        // Our own want of a socket (no file descriptor is left) says nothing of the backend.
+        Ok(Err(error)) if is_ours(&error) => Finding::NotProbed(describe(&error)),
         Ok(Err(error)) => {
             let is_refused = *error.etype() == ErrorType::ConnectRefused;
             Finding::Dead { is_refused, reason: describe(&error) }

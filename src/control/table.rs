@@ -291,6 +291,10 @@ impl BackendEntry {
                 return self.dead(&reason, pool);
             }
             Finding::Sample(sample, now) => self.take_sample(sample, now, state, pool),
+            Finding::NotProbed(reason) => {
+                log::warn!("backend {} cannot be probed from here: {reason}", self.config.name);
+                return false;
+            }
             Finding::NoSample(reason) => {
                 log::debug!("backend {}: no metrics: {reason}", self.config.name);
                 return self.miss_sample(state, pool);

@@ -10,6 +10,7 @@ use pingora_proxy::Session;
 
 use super::context::RequestContext;
 use super::peer;
+use crate::client::is_ours;
 use crate::metrics::RetryCause;
 use crate::pool::FailureKind;
 use crate::state::State;
@@ -18,7 +19,9 @@ use crate::time;
 /// No connection to the chosen backend.
 pub(super) fn after_connect_failure(state: &State, ctx: &mut RequestContext, mut error: Box<Error>) -> Box<Error> {
     log_attempt(ctx, "no connection", &error);
-    record_failure(ctx, FailureKind::Connect);
+    if !is_ours(&error) {
+        record_failure(ctx, FailureKind::Connect);
+    }
     let is_retry = may_follow(state, ctx, RetryCause::Connect);
     error.set_retry(is_retry);
     error
