@@ -433,11 +433,11 @@ async fn an_access_log_that_was_moved_aside_is_begun_anew_by_a_reload_that_chang
         let body = chat("hello").to_string();
         assert_eq!(connection.ask("POST", "/v1/chat/completions", &header, &body).await.unwrap().status, 200);
     };
-    let is_moved = |name: &str| std::fs::rename(&log, logs.path().join(name)).unwrap();
+    let move_aside = |name: &str| std::fs::rename(&log, logs.path().join(name)).unwrap();
 
     chat("first").await;
     eventually("the first line", async || ids("access.log") == ["first"]).await;
-    is_moved("access.log.1");
+    move_aside("access.log.1");
     let reply = ask(process.admin, "POST", "/reload", "").await;
     assert_eq!(reply.json()["outcome"], "unchanged", "{}", reply.body);
     assert!(log.exists(), "the command makes a new file");
@@ -445,7 +445,7 @@ async fn an_access_log_that_was_moved_aside_is_begun_anew_by_a_reload_that_chang
     eventually("the second line", async || ids("access.log") == ["second"]).await;
     assert_eq!(ids("access.log.1"), ["first"], "the old file is left alone");
 
-    is_moved("access.log.2");
+    move_aside("access.log.2");
     process.signal("HUP");
     eventually("the signal makes a new file", async || log.exists()).await;
     process.until_logged("Unchanged").await;

@@ -92,17 +92,22 @@ async fn reloads(proxy: &Proxy) -> f64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_files_in_the_folder_cause_no_reload() {
     let (old, new) = (Engine::up("own-old"), Engine::up("own-new"));
-    let scratch = Scratch::new();
+    let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
     // Its access log is one of the files beside it.
     let logging = format!("{{access_log: {}}}", scratch.path().join("access.log").display());
     let settings = Settings { logging, ..Settings::new([&old]) };
-    let file = scratch.file("warmgate.yaml", settings.to_string());
+    let real = elsewhere.file("real.yaml", settings.to_string());
+    let link = scratch.path().join("warmgate.yaml");
+    std::os::unix::fs::symlink(&real, &link).unwrap();
     // The other one watches the same folder: when it has seen its file change, this one would have as well.
     let other_file = scratch.file("other.yaml", Settings::new([&old]).to_string());
-    let proxy = Proxy::start_with(Scratch::new(), file.clone()).await;
+    let proxy = Proxy::start_with(Scratch::new(), link.clone()).await;
     let other = Proxy::start_with(Scratch::new(), other_file).await;
     proxy.until_state("own-old", "healthy").await;
     let before = reloads(&proxy).await;
+    // Nobody watches where this is; whoever reads the file for another reason finds it changed.
+    let changed = Settings { backends: Settings::new([&old, &new]).backends, ..settings };
+    elsewhere.file("real.yaml", changed.to_string());
     for turn in 0..3 {
         let seen = reloads(&other).await;
         scratch.file("warmgate.yaml.bak", turn.to_string());
@@ -112,10 +117,11 @@ async fn other_files_in_the_folder_cause_no_reload() {
         scratch.file("other.yaml", Settings { retry, ..Settings::new([&old]) }.to_string());
         eventually("the other one has seen its file change", async || reloads(&other).await > seen).await;
     }
-    assert_eq!(reloads(&proxy).await, before, "files of others are not its concern");
+    assert_eq!(reloads(&proxy).await, before, "other files are not its concern");
 
     let seen = reloads(&other).await;
-    std::fs::write(&file, Settings { backends: Settings::new([&old, &new]).backends, ..settings }.to_string()).unwrap();
+    std::os::unix::fs::symlink(&real, scratch.path().join("next")).unwrap();
+    std::fs::rename(scratch.path().join("next"), &link).unwrap();
     proxy.until_state("own-new", "healthy").await;
     assert!(reloads(&proxy).await > before, "its own file is");
     assert_eq!(reloads(&other).await, seen, "and the other one minds its own as well");
