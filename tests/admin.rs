@@ -364,3 +364,92 @@ async fn the_access_log_has_one_json_line_a_request() {
     .await;
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 3);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_clients_make_up_is_cut_in_the_access_log() {
+    const MARKER: &str = "the-end-of-it";
+    let engine = Engine::up("endless");
+    let scratch = Scratch::new();
+    let log = scratch.path().join("access.log");
+    let logging = format!("{{level: trace, access_log: {}}}", log.display());
+    let settings = Settings { logging, ..Settings::new([&engine]) };
+    let mut process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
+    process.until_state("endless", "healthy").await;
+    let endless = |piece: &str, bytes: usize| format!("x{}{MARKER}", piece.repeat(bytes / piece.len()));
+    let mut sent = 0;
+    // Characters of one byte and of three: the limit falls within one of the latter.
+    for piece in ["a", "\u{20ac}"] {
+        let body = json!({"model": endless(piece, 1 << 20), "messages": []}).to_string();
+        assert_eq!(ask(process.address(), "POST", "/v1/chat/completions", &body).await.status, 200);
+        sent += 1;
+    }
+    let path = format!("/{}", endless("a", 32 << 10));
+    for (method, status) in [("POST", 200), ("GET", 200), (&endless("A", 16 << 10), 0)] {
+        let mut connection = Connection::open(process.address()).await.unwrap();
+        let reply = connection.ask(method, &path, "", "{}").await.unwrap();
+        assert!(status == 0 || reply.status == status, "{}", reply.body);
+        sent += 1;
+    }
+    // More than a header may have, and refused; the log has a line of it all the same.
+    let mut connection = Connection::open(process.address()).await.unwrap();
+    let big = format!("x-big: {}\r\n", endless("a", 40 << 10));
+    let refused = connection.ask("GET", &path, &big, "").await.unwrap();
+    assert_eq!(refused.status, 431, "{}", refused.body);
+    sent += 1;
+    process.signal("TERM");
+    process.ended().await;
+
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(text.lines().count(), sent, "each has its line");
+    for line in text.lines() {
+        assert!(line.len() < 2048, "no line is long: {} bytes, {}...", line.len(), &line[..200]);
+        let line: Value = serde_json::from_str(line).expect("a line of JSON");
+        let length = |key: &str| line[key].as_str().unwrap_or_default().len();
+        assert!(length("model") <= 128 && length("path") <= 256 && length("method") <= 32, "{line}");
+        assert!(length("model") > 120 || length("path") == 256, "what fits of it is there: {line}");
+    }
+    let logs = [text, process.stdout().join("\n"), process.stderr().join("\n")];
+    assert!(logs.iter().all(|log| !log.contains(MARKER)), "the end of what is endless is in no log");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_access_log_that_was_moved_aside_is_begun_anew_by_a_reload_that_changes_nothing() {
+    let engine = Engine::up("rotated");
+    let scratch = Scratch::new();
+    let logs = Scratch::new();
+    let log = logs.path().join("access.log");
+    let logging = format!("{{access_log: {}}}", log.display());
+    let settings = Settings { logging, ..Settings::new([&engine]) };
+    let process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
+    process.until_state("rotated", "healthy").await;
+    let ids = |name: &str| {
+        let text = std::fs::read_to_string(logs.path().join(name)).unwrap_or_default();
+        let id = |line| serde_json::from_str::<Value>(line).expect("a line of JSON")["request_id"].clone();
+        text.lines().map(id).collect::<Vec<_>>()
+    };
+    let chat = async |id: &str| {
+        let mut connection = Connection::open(process.address()).await.unwrap();
+        let header = format!("x-request-id: {id}\r\n");
+        let body = chat("hello").to_string();
+        assert_eq!(connection.ask("POST", "/v1/chat/completions", &header, &body).await.unwrap().status, 200);
+    };
+    let move_aside = |name: &str| std::fs::rename(&log, logs.path().join(name)).unwrap();
+
+    chat("first").await;
+    eventually("the first line", async || ids("access.log") == ["first"]).await;
+    move_aside("access.log.1");
+    let reply = ask(process.admin, "POST", "/reload", "").await;
+    assert_eq!(reply.json()["outcome"], "unchanged", "{}", reply.body);
+    assert!(log.exists(), "the command makes a new file");
+    chat("second").await;
+    eventually("the second line", async || ids("access.log") == ["second"]).await;
+    assert_eq!(ids("access.log.1"), ["first"], "the old file is left alone");
+
+    move_aside("access.log.2");
+    process.signal("HUP");
+    eventually("the signal makes a new file", async || log.exists()).await;
+    process.until_logged("Unchanged").await;
+    chat("third").await;
+    eventually("the third line", async || ids("access.log") == ["third"]).await;
+    assert_eq!((ids("access.log.1"), ids("access.log.2")), (vec![json!("first")], vec![json!("second")]));
+}

@@ -154,6 +154,37 @@ async fn models_are_merged_over_pools_and_passed_through_for_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_merged_list_has_only_models_that_are_routed_to_who_lists_them() {
+    // What is wrong comes before what is right: when the second is known, the first would be too.
+    let a = Fleet::echo(1).await.with_models(r#"{"data":[{"id":"b","by":"a"},{"id":"a"}]}"#);
+    let b = Fleet::echo(1).await.with_models(r#"{"data":[{"id":"other","by":"b"},{"id":"b","by":"b"}]}"#);
+    let list = async |proxy: &Proxy, count| {
+        common::eventually("the models are known", || async {
+            client::get(proxy.http, "/v1/models").await.json::<Value>()["data"].as_array().unwrap().len() >= count
+        })
+        .await;
+        client::get(proxy.http, "/v1/models").await.json::<Value>()["data"].clone()
+    };
+    let setup = || Setup::new().pool("a", &a, "models: [a]").pool("b", &b, "models: [b]");
+    let proxy = setup().start().await;
+    let listed = list(&proxy, 2).await;
+    assert_eq!(listed, json!([{"id": "a"}, {"id": "b", "by": "b"}]), "a pool lists what it would be sent");
+    for entry in listed.as_array().unwrap() {
+        let body = json!({"model": entry["id"], "messages": []}).to_string();
+        assert_eq!(client::post(proxy.http, CHAT, "", body.as_bytes()).await.status, 200, "{entry} is served");
+    }
+    let other = br#"{"model":"other","messages":[]}"#;
+    assert_eq!(client::post(proxy.http, CHAT, "", other).await.status, 404, "what is not listed is not served");
+
+    // A pool for every other model takes it, and speaks for it.
+    let rest = Fleet::echo(1).await.with_models(r#"{"data":[{"id":"other","by":"rest"}]}"#);
+    let proxy = setup().pool("rest", &rest, "").start().await;
+    let listed = list(&proxy, 3).await;
+    assert_eq!(listed, json!([{"id": "a"}, {"id": "b", "by": "b"}, {"id": "other", "by": "rest"}]));
+    assert_eq!(client::post(proxy.http, CHAT, "", other).await.status, 200, "it is routed now");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_that_name_a_response_go_to_the_backend_that_made_it() {
     let fleet = Fleet::start(4, |exchange| {
         Box::pin(async move {
@@ -319,6 +350,106 @@ async fn an_informational_response_nobody_asked_for_does_not_disturb_the_answer(
     assert_eq!((response.status, response.text().as_str(), response.attempts()), (200, "{}", 1));
     let response = h2c::post(proxy.h2c, CHAT, &[], &chat("x"), Length::Stated).await;
     assert_eq!((response.status, response.text().as_str(), response.attempts()), (200, "{}", 1));
+    proxy.let_go().await;
+}
+
+/// The heads of a whole reply but for its last, which comes with its body.
+async fn heads_and_response(client: &mut Client) -> (Vec<String>, client::Response) {
+    let mut heads = Vec::new();
+    loop {
+        let head = client.wire.head().await.unwrap().expect("a final response comes");
+        if head.second_word().starts_with('1') {
+            heads.push(head.start_line);
+            continue;
+        }
+        let body = client.wire.body(head.response_framing("POST")).await.unwrap();
+        return (heads, client::Response { status: head.second_word().parse().unwrap(), head, body });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_switch_of_protocols_that_nobody_asked_for_gets_502_and_opens_no_tunnel() {
+    let fleet = Fleet::start(2, |exchange| {
+        Box::pin(async move {
+            exchange.body().await?;
+            exchange
+                .raw(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: raw\r\n\r\nraw bytes")
+                .await?;
+            exchange.until_closed().await;
+            Ok(())
+        })
+    })
+    .await;
+    let proxy = Setup::of(&fleet).start().await;
+    let mut client = Client::connect(proxy.http).await;
+    client.send("POST", CHAT, "connection: close\r\n", &chat("x")).await;
+    let (before, response) = heads_and_response(&mut client).await;
+    assert_eq!(before, [""; 0], "the switch does not reach the client");
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_failed"), "{}", response.text());
+    assert!(!response.text().contains("raw"), "what the backend wrote is not in the reply: {}", response.text());
+    assert!(client.wire.ends().await, "nothing of the backend's follows the reply");
+    let response = h2c::post(proxy.h2c, CHAT, &[], &chat("x"), Length::Stated).await;
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_failed"), "HTTP/2");
+    assert!(!response.text().contains("raw"), "nor in that of HTTP/2: {}", response.text());
+    proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn informational_responses_without_end_get_502_and_a_few_do_no_harm() {
+    let fleet = Fleet::start(1, |exchange| {
+        Box::pin(async move {
+            let body = exchange.body().await?;
+            if !String::from_utf8_lossy(&body).contains("endless") {
+                for _ in 0..3 {
+                    exchange.raw(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n").await?;
+                }
+                return exchange.respond(200, "{}").await;
+            }
+            // Ends when the proxy closes the connection.
+            loop {
+                exchange.raw(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n").await?;
+            }
+        })
+    })
+    .await;
+    let proxy = Setup::of(&fleet).start().await;
+    let mut client = Client::connect(proxy.http).await;
+    client.send("POST", CHAT, "", &chat("endless")).await;
+    let (before, response) = common::within("the end of the endless", heads_and_response(&mut client)).await;
+    assert!(before.len() <= 16, "no more than 16 pass: {}", before.len());
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_failed"), "{}", response.text());
+    let response = h2c::post(proxy.h2c, CHAT, &[], &chat("endless"), Length::Stated).await;
+    assert_eq!((response.status, response.error_code().as_str()), (502, "upstream_failed"), "HTTP/2");
+    for turn in 0..8 {
+        let response = client::post(proxy.http, CHAT, "", &chat("few")).await;
+        assert_eq!((response.status, response.attempts()), (200, 1), "each has a count of its own, turn {turn}");
+    }
+    let response = h2c::post(proxy.h2c, CHAT, &[], &chat("few"), Length::Stated).await;
+    assert_eq!((response.status, response.text().as_str()), (200, "{}"), "HTTP/2");
+    proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_with_a_transfer_coding_besides_chunked_is_refused() {
+    let fleet = Fleet::echo(1).await;
+    let proxy = Setup::of(&fleet).start().await;
+    for coding in [
+        "transfer-encoding: gzip, chunked\r\n",
+        "transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked, chunked\r\n",
+    ] {
+        let mut client = Client::connect(proxy.http).await;
+        client.send_head("POST", CHAT, coding).await;
+        client.send_bytes(&client::chunked(&chat("x"))).await;
+        let response = client.response("POST").await.unwrap();
+        assert_eq!((response.status, response.error_code().as_str()), (400, "invalid_request"), "{coding:?}");
+        assert!(client.wire.ends().await, "what follows {coding:?} is not taken for a request");
+    }
+    assert!(fleet.received().is_empty(), "no backend is bothered with them");
+    let mut client = Client::connect(proxy.http).await;
+    client.send_head("POST", CHAT, "transfer-encoding: Chunked\r\n").await;
+    client.send_bytes(&client::chunked(&chat("x"))).await;
+    assert_eq!(client.response("POST").await.unwrap().status, 200, "chunked alone is served, in any case of letters");
     proxy.let_go().await;
 }
 

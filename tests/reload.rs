@@ -4,6 +4,9 @@
 
 mod common_control;
 
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -77,6 +80,51 @@ async fn a_swapped_symbolic_link_is_reloaded() {
     put("..2026_02", &Settings::new([&new]));
     proxy.until_state("swapped-new", "healthy").await;
     assert_eq!(proxy.state("swapped-old").await, "absent");
+}
+
+/// Reloads that were tried, whatever came of them.
+async fn reloads(proxy: &Proxy) -> f64 {
+    let text = get(proxy.admin(), "/metrics").await.body;
+    let series = text.lines().filter(|line| line.starts_with("warmgate_config_reloads_total{"));
+    series.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_files_in_the_folder_cause_no_reload() {
+    let (old, new) = (Engine::up("own-old"), Engine::up("own-new"));
+    let (scratch, elsewhere) = (Scratch::new(), Scratch::new());
+    // Its access log is one of the files beside it.
+    let logging = format!("{{access_log: {}}}", scratch.path().join("access.log").display());
+    let settings = Settings { logging, ..Settings::new([&old]) };
+    let real = elsewhere.file("real.yaml", settings.to_string());
+    let link = scratch.path().join("warmgate.yaml");
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    // The other one watches the same folder: when it has seen its file change, this one would have as well.
+    let other_file = scratch.file("other.yaml", Settings::new([&old]).to_string());
+    let proxy = Proxy::start_with(Scratch::new(), link.clone()).await;
+    let other = Proxy::start_with(Scratch::new(), other_file).await;
+    proxy.until_state("own-old", "healthy").await;
+    let before = reloads(&proxy).await;
+    // Nobody watches where this is; whoever reads the file for another reason finds it changed.
+    let changed = Settings { backends: Settings::new([&old, &new]).backends, ..settings };
+    elsewhere.file("real.yaml", changed.to_string());
+    for turn in 0..3 {
+        let seen = reloads(&other).await;
+        scratch.file("warmgate.yaml.bak", turn.to_string());
+        std::fs::rename(scratch.path().join("warmgate.yaml.bak"), scratch.path().join("renamed")).unwrap();
+        assert_eq!(proxy.chat(&chat("hello")).await.status, 200, "a line for the access log");
+        let retry = format!("{{max_attempts: {}}}", 2 + turn);
+        scratch.file("other.yaml", Settings { retry, ..Settings::new([&old]) }.to_string());
+        eventually("the other one has seen its file change", async || reloads(&other).await > seen).await;
+    }
+    assert_eq!(reloads(&proxy).await, before, "other files are not its concern");
+
+    let seen = reloads(&other).await;
+    std::os::unix::fs::symlink(&real, scratch.path().join("next")).unwrap();
+    std::fs::rename(scratch.path().join("next"), &link).unwrap();
+    proxy.until_state("own-new", "healthy").await;
+    assert!(reloads(&proxy).await > before, "its own file is");
+    assert_eq!(reloads(&other).await, seen, "and the other one minds its own as well");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,6 +213,34 @@ async fn an_access_log_that_cannot_be_opened_refuses_the_reload() {
     assert_eq!(reply.status, 422, "{}", reply.body);
     assert!(reply.body.contains("no/such/folder"), "{}", reply.body);
     assert_eq!(proxy.state("log-new").await, "absent");
+}
+
+/// A named pipe; whoever waits in opening it is let go when this is dropped, so that a failed test ends.
+struct Pipe(PathBuf);
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // Kept open to the end of the process: somebody may be about to open it.
+        std::mem::forget(OpenOptions::new().read(true).write(true).open(&self.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_access_log_that_is_a_pipe_is_refused_and_control_goes_on() {
+    let (old, new) = (Engine::up("pipe-old"), Engine::up("pipe-new"));
+    let proxy = Proxy::with(&Settings::new([&old]), &[&old]).await;
+    let pipe = Pipe(proxy.scratch().path().join("pipe"));
+    assert!(Command::new("mkfifo").arg(&pipe.0).status().unwrap().success());
+    let logging = format!("{{access_log: {}}}", pipe.0.display());
+    proxy.rewrite(&Settings { logging, ..Settings::new([&old, &new]) });
+    let reply = proxy.reload().await;
+    assert_eq!(reply.status, 422, "{}", reply.body);
+    assert!(reply.body.contains("a pipe") && reply.body.contains(pipe.0.to_str().unwrap()), "{}", reply.body);
+    let reply = ask(proxy.admin(), "POST", "/backends/pipe-old/drain", "").await;
+    assert_eq!(reply.json()["outcome"], "draining", "the control loop answers: {}", reply.body);
+    assert_eq!(proxy.state("pipe-new").await, "absent", "nothing of the file is applied");
+    let probes = old.probes();
+    eventually("probes go on", async || old.probes() > probes + 2).await;
 }
 
 // === what a change does ===

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use common_control::child::{Process, fails_to_start};
@@ -148,6 +149,48 @@ async fn the_last_requests_are_in_the_access_log() {
     process.signal("TERM");
     process.ended().await;
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_end_cuts_off_has_a_line_in_the_access_log() {
+    let short = "{drain_delay: 0s, drain_timeout: 300ms}";
+    for (signal, server) in [("TERM", short), ("INT", "{drain_delay: 60s, drain_timeout: 60s}")] {
+        let engine = Engine::up("cut-logged");
+        let scratch = Scratch::new();
+        let log = scratch.path().join("access.log");
+        let logging = format!("{{access_log: {}}}", log.display());
+        let settings = Settings { logging, server: server.into(), ..Settings::new([&engine]) };
+        let mut process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
+        assert_eq!(post_chat(process.address(), &chat("hello")).await.status, 200);
+        engine.set_answer(Answer::Gated);
+        engine.emit(1);
+        let (mut stream, _) = open_stream(process.address(), &streamed("hello")).await;
+        within("its first token", stream.chunk()).await.unwrap();
+        // No part of an answer to this one has come.
+        let mut waiting = Connection::open(process.address()).await.unwrap();
+        let body = chat("hello").to_string();
+        waiting.send("POST", "/v1/chat/completions", "x-request-id: waiting\r\n", &body).await.unwrap();
+        eventually("both are at the engine", async || engine.open_posts() == 2).await;
+
+        process.signal(signal);
+        let (status, _) = process.ended().await;
+        assert_eq!(status.code(), Some(0), "{signal}: {:?}", process.stderr());
+        assert!(stream.rest().await.is_err(), "{signal}: the stream has no end");
+        let text = std::fs::read_to_string(&log).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 3, "{signal}: each request has one line: {text}");
+        assert_eq!(lines[0]["reason"], "served", "{signal}: what ended before was not cut: {text}");
+        let cut = |is_stream: bool| {
+            let mut found = lines[1..].iter().filter(|line| line["stream"] == is_stream);
+            found.next().unwrap_or_else(|| panic!("{signal}: one of both is missing: {text}"))
+        };
+        for (line, status) in [(cut(true), 200), (cut(false), 503)] {
+            let got = (&line["reason"], &line["status"], &line["backend"], &line["path"]);
+            let path = json!("/v1/chat/completions");
+            assert_eq!(got, (&json!("cut"), &json!(status), &json!("cut-logged"), &path), "{signal}: {line}");
+        }
+        assert_eq!(cut(false)["request_id"], "waiting", "{signal}: the line is that request's");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

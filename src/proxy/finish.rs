@@ -17,6 +17,9 @@ const CLIENT_CLOSED_REQUEST: u16 = 499;
 /// Longest model name that is logged. Clients choose it, and must not fill the log with it.
 const MAX_MODEL_BYTES: usize = 128;
 
+/// Longest method that is logged; HTTP lets clients make up that as well.
+const MAX_METHOD_BYTES: usize = 32;
+
 /// The start of a text that a client made up, cut at a character.
 pub(super) fn shortened(text: &str, most_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(most_bytes)]
@@ -104,7 +107,7 @@ fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRe
         time: humantime::format_rfc3339_millis(std::time::SystemTime::now()).to_string(),
         request_id: &ctx.request_id,
         client: ctx.seen.client,
-        method: ctx.seen.method.as_str(),
+        method: shortened(ctx.seen.method.as_str(), MAX_METHOD_BYTES),
         path: &ctx.seen.path,
         model: plan.and_then(|plan| plan.model.as_deref()).map(|model| shortened(model, MAX_MODEL_BYTES)),
         pool: &record.labels.pool,
