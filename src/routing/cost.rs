@@ -127,8 +127,9 @@ impl Candidate {
 
 /// Seconds until the engine has room for the prompt, by the last reading of its KV usage.
 ///
-/// Blocks come free as requests end: all of those in use in about the time that a request stays. The requests that wait
-/// inside the engine need room first, and are assumed to be like this one.
+/// An engine that lets requests wait is full, and a full one turns all its blocks over in about the time that a request
+/// stays. The requests that wait inside the engine need room first, and are assumed to be like this one. (Dividing by the
+/// blocks in use now, not by all, would make a busier engine look cheaper once the queue exceeds the cache.)
 fn memory_wait(model: &CostModel, query: &Query, candidate: &Candidate) -> f64 {
     let engine = &candidate.engine;
     let (Some(capacity), Some(polled)) = (engine.capacity_tokens, engine.polled) else { return 0.0 };
@@ -137,7 +138,7 @@ fn memory_wait(model: &CostModel, query: &Query, candidate: &Candidate) -> f64 {
     let used = capacity * number_within(0.0, 1.0, usage);
     let needed = f64::from(query.prompt_tokens) * (1.0 + f64::from(polled.waiting));
     let missing = (needed - (capacity - used)).max(0.0);
-    bounded(model.residence_seconds) * (missing / used.max(1.0)).min(MAX_TURNOVERS)
+    bounded(model.residence_seconds) * (missing / capacity).min(MAX_TURNOVERS)
 }
 
 /// Seconds until the engine has a place in its batch. Own requests count at once, those of others when polled.

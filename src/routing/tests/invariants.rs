@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::cost::mean_decoding;
 use super::*;
 use crate::pool::{CostModel, Polled};
+use crate::time::Moment;
 
 fn candidate() -> impl Strategy<Value = Candidate> {
     let load = (0.0..200_000.0, 0.0..1.0, 0_u64..10_000, 0_u32..200, 0_u32..20);
@@ -72,8 +73,20 @@ fn margin(costs: &[CostTerms]) -> f64 {
     (0.03 * lowest).max(0.005) + 1e-9 * lowest
 }
 
+#[test]
+fn a_fuller_engine_is_not_cheaper_when_its_queue_exceeds_its_cache() {
+    let polled = |waiting, kv_usage| {
+        let polled = Polled { running: 0, waiting, kv_usage: Some(kv_usage), observed_at: Moment::ORIGIN };
+        let capacity_tokens = NonZeroU64::new(600_000);
+        let engine = EngineState { capacity_tokens, polled: Some(polled), ..EngineState::default() };
+        Candidate { engine, ..loaded(0, 0.0, 0) }
+    };
+    let cost = |candidate| terms(&CostModel::default(), &query(21_000), &candidate, 1.0).total();
+    assert!(cost(polled(29, 1.0)) >= cost(polled(28, 0.0)), "more is waiting, and more is in use");
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
     /// (1) The extra predicted TTFT accepted for a warmer backend is at most 7 times the prefill seconds it saves; no
     /// saving, no detour. Backends that decode differently may differ by what decoding costs as well: the price of

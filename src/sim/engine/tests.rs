@@ -182,7 +182,12 @@ fn requests_in_a_batch_decode_together() {
 // === properties ===
 
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig {
+        cases,
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
+        ..ProptestConfig::default()
+    }
 }
 
 #[derive(Debug, Clone)]
