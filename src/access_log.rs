@@ -145,38 +145,48 @@ fn write_lines(messages: &Receiver<Message>, mut out: Box<dyn Write + Send>, met
     while let Ok(first) = messages.recv() {
         // A buffer for each batch: what could not be written is given up, not tried again in the middle of a line.
         let mut buffered = BufWriter::new(&mut out);
-        let (lines, written) = write_batch(&mut buffered, first, messages);
+        let batch = write_batch(&mut buffered, first, messages);
         // Only the unwritten rest is discarded here.
         let _ = buffered.into_parts();
-        if let Err(error) = &written {
-            metrics.access_log_dropped(lines);
+        if let Err(error) = &batch.written {
+            metrics.access_log_dropped(batch.lines);
             if !is_failing {
                 log::error!("the access log cannot be written: {error}; lines are lost until it can");
             }
         }
-        is_failing = written.is_err();
+        is_failing = batch.written.is_err();
+        for done in batch.waiting {
+            // Whoever asked may have given up.
+            let _ = done.try_send(());
+        }
     }
 }
 
-/// Writes what is queued, then flushes: few system calls under load, no delay without it. How many lines there were.
-fn write_batch(out: &mut impl Write, first: Message, messages: &Receiver<Message>) -> (u64, io::Result<()>) {
-    let (mut lines, mut written) = (0, Ok(()));
-    let mut waiting = Vec::new();
+/// What was queued, after it was written.
+struct Batch {
+    lines: u64,
+    written: io::Result<()>,
+    /// Who waits for it.
+    waiting: Vec<SyncSender<()>>,
+}
+
+/// Writes what is queued, then flushes: few system calls under load, no delay without it.
+fn write_batch(out: &mut impl Write, first: Message, messages: &Receiver<Message>) -> Batch {
+    let mut batch = Batch { lines: 0, written: Ok(()), waiting: Vec::new() };
     for message in iter::once(first).chain(messages.try_iter()) {
         match message {
-            Message::Line(line) => {
-                lines += 1;
-                written = written.and_then(|()| out.write_all(&line));
+            Message::Line(line) if batch.written.is_ok() => {
+                batch.lines += 1;
+                batch.written = out.write_all(&line);
             }
-            Message::Flush(done) => waiting.push(done),
+            Message::Line(_) => batch.lines += 1,
+            Message::Flush(done) => batch.waiting.push(done),
         }
     }
-    let written = written.and_then(|()| out.flush());
-    for done in waiting {
-        // Whoever asked may have given up.
-        let _ = done.try_send(());
+    if batch.written.is_ok() {
+        batch.written = out.flush();
     }
-    (lines, written)
+    batch
 }
 
 #[cfg(test)]
@@ -189,14 +199,13 @@ mod tests {
         for line in ["b\n", "c\n"] {
             queue.send(Message::Line(line.as_bytes().to_vec())).unwrap();
         }
-        let (done, is_done) = sync_channel(1);
+        let (done, _is_done) = sync_channel(1);
         queue.send(Message::Flush(done)).unwrap();
         let mut out = Vec::new();
-        let (count, written) = write_batch(&mut out, Message::Line(b"a\n".to_vec()), &lines);
-        assert_eq!(count, 3);
-        written.unwrap();
+        let batch = write_batch(&mut out, Message::Line(b"a\n".to_vec()), &lines);
         assert_eq!(out, b"a\nb\nc\n");
-        assert!(is_done.try_recv().is_ok(), "who waits for the flush is told");
+        assert_eq!((batch.lines, batch.waiting.len()), (3, 1));
+        batch.written.unwrap();
     }
 
     #[test]
