@@ -54,4 +54,6 @@ pub mod server;
 pub mod sim;
 mod state;
 mod systemd;
+#[cfg(test)]
+mod testing;
 pub mod time;

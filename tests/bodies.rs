@@ -142,18 +142,23 @@ async fn an_http_2_connection_goes_on_after_a_413_on_one_of_its_streams() {
     assert_arrived("the next stream's body", &body, &stream.response().await.unwrap());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_without_room_for_its_body_waits_then_gets_503_and_retry_after() {
-    let fleet = Fleet::echo(1).await;
-    let limits = "max_body_bytes: 1MiB, max_buffered_bytes: 1MiB, buffer_wait: 300ms";
-    let proxy = Setup::of(&fleet).section("limits", limits).start().await;
+/// A client that has sent all of its body but the last byte, which holds a budget of 1 MiB; and that body.
+async fn holder_of_the_budget(proxy: &common::proxy::Proxy) -> (Vec<u8>, Client) {
     let whole = chat_of(1024 * 1024, 1);
-    // All but the last byte: it holds the whole budget.
     let mut holder = Client::connect(proxy.http).await;
     holder.send_head("POST", CHAT, &format!("content-length: {}\r\n", whole.len())).await;
     holder.send_bytes(&whole[..whole.len() - 1]).await;
     common::eventually("the first body holds the budget", || async { proxy.held().await.body_bytes == 1048576.0 })
         .await;
+    (whole, holder)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_without_room_for_its_body_waits_then_gets_503_and_retry_after() {
+    let fleet = Fleet::echo(1).await;
+    let limits = "max_body_bytes: 1MiB, max_buffered_bytes: 1MiB, buffer_wait: 300ms";
+    let proxy = Setup::of(&fleet).section("limits", limits).start().await;
+    let (whole, mut holder) = holder_of_the_budget(&proxy).await;
 
     let refused = client::post(proxy.http, CHAT, "", &chat_of(100_000, 2)).await;
     assert_eq!((refused.status, refused.error_code().as_str()), (503, "overloaded"));
@@ -172,12 +177,7 @@ async fn a_request_that_waits_for_room_gets_through_when_there_is_some() {
     let fleet = Fleet::echo(1).await;
     let limits = "max_body_bytes: 1MiB, max_buffered_bytes: 1MiB, buffer_wait: 20s";
     let proxy = Setup::of(&fleet).section("limits", limits).start().await;
-    let whole = chat_of(1024 * 1024, 1);
-    let mut holder = Client::connect(proxy.http).await;
-    holder.send_head("POST", CHAT, &format!("content-length: {}\r\n", whole.len())).await;
-    holder.send_bytes(&whole[..whole.len() - 1]).await;
-    common::eventually("the first body holds the budget", || async { proxy.held().await.body_bytes == 1048576.0 })
-        .await;
+    let (whole, mut holder) = holder_of_the_budget(&proxy).await;
 
     let body = chat_of(100_000, 2);
     let waiting = tokio::spawn({

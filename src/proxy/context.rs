@@ -89,8 +89,6 @@ pub(super) struct Answer {
     pub(super) first_token: Option<Moment>,
     /// Informational responses before it.
     pub(super) informational: u32,
-    /// The backend's reply ended where its framing said.
-    pub(super) is_whole: bool,
     /// The response is being dropped in favour of another attempt.
     pub(super) retry_status: bool,
     /// Answered by this process.

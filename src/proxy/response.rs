@@ -138,7 +138,6 @@ pub(super) fn watch(state: &State, bytes: Option<&bytes::Bytes>, end_of_stream: 
         see(bytes, ctx);
     }
     if end_of_stream {
-        ctx.answer.is_whole = true;
         remember_response(state, ctx);
     }
 }

@@ -5,6 +5,8 @@ mod robust;
 
 use super::*;
 use proptest::prelude::*;
+
+use crate::testing::config;
 use serde_json::{Value, json};
 
 const ALL: [Endpoint; 11] = [
@@ -20,15 +22,6 @@ const ALL: [Endpoint; 11] = [
     Endpoint::Tokenize,
     Endpoint::Pooling,
 ];
-
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        failure_persistence: None,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    }
-}
 
 fn bytes_of(prompt: &Prompt<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -1,5 +1,7 @@
 use super::*;
 use proptest::prelude::*;
+
+use crate::testing::config;
 use serde::Deserialize;
 
 /// Whether this scanner takes `input` as one whole document.
@@ -21,15 +23,6 @@ fn reference_accepts(input: &[u8]) -> bool {
 
 fn first_string(input: &[u8]) -> RawStr<'_> {
     Scanner::new(input).unwrap().string().unwrap()
-}
-
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        failure_persistence: None,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    }
 }
 
 /// A JSON text with every kind of value, odd spacing and escapes.

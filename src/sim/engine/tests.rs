@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use crate::testing::config;
+
 use super::*;
 use crate::prefix::BlockHash;
 
@@ -180,15 +182,6 @@ fn requests_in_a_batch_decode_together() {
 }
 
 // === properties ===
-
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        failure_persistence: None,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(1),
-        ..ProptestConfig::default()
-    }
-}
 
 #[derive(Debug, Clone)]
 enum Operation {
