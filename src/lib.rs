@@ -40,6 +40,7 @@ mod client;
 pub mod config;
 pub mod control;
 mod demo;
+mod downstream;
 mod lifecycle;
 pub mod locality;
 mod logging;

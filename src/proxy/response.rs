@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::context::RequestContext;
 use super::retry;
+use crate::downstream;
 use crate::pool::FailureKind;
 use crate::request::{Endpoint, ResponseReader};
 use crate::responses::Owner;
@@ -92,6 +93,7 @@ pub(super) fn annotate(
     if state.lifecycle.is_draining() {
         session.set_keepalive(None);
     }
+    downstream::keep_date(session, header);
     strip_hop_by_hop(header);
     if session.req_header().version == Version::HTTP_10 {
         // It cannot read chunks, which Pingora would pass on; the end of the connection ends the body.

@@ -18,6 +18,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use crate::downstream::Downstream;
+
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
@@ -128,7 +130,7 @@ async fn converse<A>(
     A: ServerApp + Send + Sync + 'static,
 {
     let stream = prepare(stream, peer);
-    let mut next: Option<Box<dyn IO>> = match tls {
+    let stream: Option<Box<dyn IO>> = match tls {
         None => Some(Box::new(stream)),
         Some(acceptor) => match timeout(HANDSHAKE_TIME, acceptor.tls_handshake(stream)).await {
             Ok(Ok(stream)) => Some(Box::new(stream)),
@@ -142,6 +144,7 @@ async fn converse<A>(
             }
         },
     };
+    let mut next: Option<Box<dyn IO>> = stream.map(|io| Box::new(Downstream::new(io)) as _);
     while let Some(stream) = next {
         next = app.process_new(stream, &drain).await;
     }

@@ -1,0 +1,232 @@
+//! The stream between a client and Pingora, which puts the engine's `Date` back into a response.
+//!
+//! Pingora overwrites `Date` in every response. A proxy may add the field where it is missing but not change it (RFC
+//! 9110, section 6.6.1), and what a client computes from it, such as an age, would be wrong. Over HTTP/1 the field is
+//! put back here, into the header as Pingora writes it. Over HTTP/2 nothing that is public reaches it.
+
+use std::any::Any;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use http::header::DATE;
+use memchr::memmem;
+use parking_lot::Mutex;
+use pingora_core::protocols::raw_connect::ProxyDigest;
+use pingora_core::protocols::tls::{ALPN, SslDigest, TlsRef};
+use pingora_core::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, IO, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
+    UniqueIDType,
+};
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+const LINE_END: &[u8] = b"\r\n";
+
+/// A client's connection.
+#[derive(Debug)]
+pub(crate) struct Downstream {
+    io: Box<dyn IO>,
+    /// The engine's `Date` line for the response header that is written next.
+    date_line: Mutex<Option<Vec<u8>>>,
+    /// A changed header, until the connection has taken it.
+    held: BytesMut,
+}
+
+/// Keeps the `Date` that `header` came with, for the client of `session`. Without one, Pingora's stays.
+pub(crate) fn keep_date(session: &Session, header: &ResponseHeader) {
+    let Some(stream) = session.as_downstream().stream() else { return };
+    // The box is what has to be looked into, not the box itself, which is a stream too.
+    let stream: &dyn Any = stream.as_ref().as_any();
+    let Some(downstream) = stream.downcast_ref::<Downstream>() else { return };
+    let sent =
+        header.case_header_iter().find(|(name, _)| name.as_slice().eq_ignore_ascii_case(DATE.as_str().as_bytes()));
+    *downstream.date_line.lock() =
+        sent.map(|(name, value)| [LINE_END, name.as_slice(), b": ", value.as_bytes(), LINE_END].concat());
+}
+
+/// `header` with `date_line` for its `Date`; none where it has none.
+fn with_date(header: &[u8], date_line: &[u8]) -> Option<BytesMut> {
+    const NAME: &[u8] = b"\r\ndate:";
+    let name_at = |&start: &usize| header[start..].get(..NAME.len()).is_some_and(|at| at.eq_ignore_ascii_case(NAME));
+    let start = memmem::find_iter(header, LINE_END).find(name_at)?;
+    let end = start + NAME.len() + memmem::find(&header[start + NAME.len()..], LINE_END)? + LINE_END.len();
+    let mut changed = BytesMut::with_capacity(header.len() + date_line.len());
+    changed.extend_from_slice(&header[..start]);
+    changed.extend_from_slice(date_line);
+    changed.extend_from_slice(&header[end..]);
+    Some(changed)
+}
+
+// === impl Downstream ===
+
+impl Downstream {
+    /// Wraps the connection `io`.
+    pub(crate) fn new(io: Box<dyn IO>) -> Self {
+        Self { io, date_line: Mutex::new(None), held: BytesMut::new() }
+    }
+
+    /// Writes what is held.
+    fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.held))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.held.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes `bytes` as a whole if they are the header that waits for its date.
+    fn hold(&mut self, bytes: &[u8]) -> bool {
+        let changed = self.date_line.get_mut().take().and_then(|line| with_date(bytes, &line));
+        let is_held = changed.is_some();
+        self.held = changed.unwrap_or_default();
+        is_held
+    }
+}
+
+impl AsyncRead for Downstream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Downstream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_release(cx))?;
+        if self.hold(buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_release(cx))?;
+        // A header is written in one piece; this is a body.
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_release(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_release(cx))?;
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[async_trait]
+impl Shutdown for Downstream {
+    async fn shutdown(&mut self) {
+        if !self.held.is_empty()
+            && let Err(error) = self.flush().await
+        {
+            log::debug!("a connection was gone before it was closed: {error}");
+        }
+        Shutdown::shutdown(&mut *self.io).await;
+    }
+}
+
+#[async_trait]
+impl Peek for Downstream {
+    async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
+        self.io.try_peek(buf).await
+    }
+}
+
+impl Ssl for Downstream {
+    fn get_ssl(&self) -> Option<&TlsRef> {
+        self.io.get_ssl()
+    }
+
+    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
+        self.io.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<ALPN> {
+        self.io.selected_alpn_proto()
+    }
+}
+
+impl UniqueID for Downstream {
+    fn id(&self) -> UniqueIDType {
+        self.io.id()
+    }
+}
+
+impl GetTimingDigest for Downstream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.io.get_timing_digest()
+    }
+
+    fn get_read_pending_time(&self) -> std::time::Duration {
+        self.io.get_read_pending_time()
+    }
+
+    fn get_write_pending_time(&self) -> std::time::Duration {
+        self.io.get_write_pending_time()
+    }
+}
+
+impl GetProxyDigest for Downstream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.io.get_proxy_digest()
+    }
+
+    fn set_proxy_digest(&mut self, digest: ProxyDigest) {
+        self.io.set_proxy_digest(digest);
+    }
+}
+
+impl GetSocketDigest for Downstream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.io.get_socket_digest()
+    }
+
+    fn set_socket_digest(&mut self, digest: SocketDigest) {
+        self.io.set_socket_digest(digest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] = b"\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
+
+    #[test]
+    fn the_date_is_replaced_and_nothing_else() {
+        let header = b"HTTP/1.1 200 OK\r\nx-date: 1\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\nserver: uvicorn\r\n\r\n";
+        let expected =
+            b"HTTP/1.1 200 OK\r\nx-date: 1\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\nserver: uvicorn\r\n\r\n";
+        assert_eq!(with_date(header, LINE).unwrap(), &expected[..]);
+        let last = b"HTTP/1.1 200 OK\r\nDATE:x\r\n\r\n";
+        assert_eq!(
+            with_date(last, LINE).unwrap(),
+            &b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n"[..]
+        );
+    }
+
+    #[test]
+    fn what_has_no_date_stays_as_it_is() {
+        for header in [&b""[..], b"\r\n", b"HTTP/1.1 200 OK\r\nx-date: 1\r\n\r\n", b"HTTP/1.1 200 OK\r\ndate: cut"] {
+            assert_eq!(with_date(header, LINE), None);
+        }
+    }
+}
