@@ -53,6 +53,7 @@ mod responses;
 pub mod routing;
 pub mod server;
 pub mod sim;
+pub mod simulate;
 mod state;
 mod systemd;
 #[cfg(test)]
