@@ -16,7 +16,7 @@ use super::settings;
 use crate::client::{Connections, connections};
 use crate::config;
 use crate::metrics::BackendLabels;
-use crate::pool::{Backend, BackendSnapshot, EngineState, Health, ModelEntry, Pool, PoolSnapshot, Snapshot, Tenant};
+use crate::pool::{Backend, BackendSnapshot, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot, Tenant};
 use crate::prefix::Scale;
 use crate::state::State;
 use crate::time::Moment;
@@ -367,6 +367,7 @@ impl BackendEntry {
             is_draining: self.is_draining,
             tenant: self.tenant,
             engine: self.engine,
+            others: OtherRouters::default(),
             models: Arc::clone(&self.models),
         }
     }

@@ -24,7 +24,7 @@ pub use model::ModelEntry;
 pub use policy::{CostModel, Policy, PolicyKind};
 pub use rate::{PoolRate, RateSums};
 pub use retry_budget::{RetryBudget, RetrySettings};
-pub use snapshot::{BackendSnapshot, EngineState, Health, Polled, PoolSnapshot, Snapshot, Timeouts};
+pub use snapshot::{BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts};
 
 /// Where a backend's blocks stand in the locality index: a dense slot, and the generation of the engine process that
 /// holds them. A restarted engine gets a new generation, and entries of the old one mean nothing from then on.

@@ -71,8 +71,19 @@ pub struct BackendSnapshot {
     pub tenant: Tenant,
     /// What its engine reports.
     pub engine: EngineState,
+    /// What other routers in front of the same engine have told of their share.
+    pub others: OtherRouters,
     /// The models that it lists.
     pub models: Arc<[ModelEntry]>,
+}
+
+/// What other routers have in flight at a backend; nothing, if there are none or they do not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct OtherRouters {
+    /// Their pending prefill there, in work units.
+    pub pending_work: f64,
+    /// Their decoding requests there.
+    pub decoding: u32,
 }
 
 /// What active probes say of a backend.

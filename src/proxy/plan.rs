@@ -15,11 +15,7 @@ use crate::pool::{Answer, PoolSnapshot, Snapshot};
 use crate::prefix::{BlockHasher, Chain, Sample, Scale, prompt_root};
 use crate::request::{self, Endpoint, Prompt, PromptRequest, ReadError};
 use crate::responses::{Owner, ResponseOwners, id_in_path};
-use crate::routing::Query;
-
-/// Leading blocks whose hash names a backend in the policies that hash. Fewer would give everyone with the same system
-/// prompt to one backend; more would part a conversation from its next turn.
-const PREFIX_KEY_BLOCKS: usize = 16;
+use crate::routing::{Query, prefix_key};
 
 /// What of the request header routing looks at.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +43,7 @@ pub struct Plan {
     pub owner: Option<Owner>,
     prompts: SmallVec<[PromptBlocks; 1]>,
     session_key: Option<u64>,
+    prefix_key: Option<u64>,
     /// Canonical bytes, if the engine's count of tokens will be a count of these.
     measured_bytes: Option<u64>,
 }
@@ -99,7 +96,8 @@ fn plan_prompt(
     let model = request.model.as_deref();
     let pool =
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
-    let scale = snapshot.pools()[pool].pool.scale();
+    let entry = &snapshot.pools()[pool];
+    let scale = entry.pool.scale();
     let prompts: SmallVec<[PromptBlocks; 1]> =
         request.prompts.iter().map(|prompt| PromptBlocks::of(request, prompt, scale)).collect();
     let unread_tokens = scale.tokens(request.more_prompt_bytes);
@@ -111,6 +109,7 @@ fn plan_prompt(
         prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum::<u64>() + unread_tokens,
         owner: request.previous_response_id.as_deref().and_then(|id| responses.owner(id)),
         session_key: request.session_key.as_deref().map(|key| xxh3_64(key.as_bytes())),
+        prefix_key: prompts.first().and_then(|first| prefix_key(&first.chain.blocks, entry.block_tokens)),
         measured_bytes: measured_bytes(request, &prompts),
         prompts,
     };
@@ -165,7 +164,7 @@ impl Plan {
             prompt_tokens: u32::try_from(self.prompt_tokens).unwrap_or(u32::MAX),
             turn: 0,
             session_key: self.session_key,
-            prefix_key: self.prefix_key(),
+            prefix_key: self.prefix_key,
         }
     }
 
@@ -197,10 +196,6 @@ impl Plan {
         tokens.iter().map(|&tokens| u32::try_from(tokens).unwrap_or(u32::MAX)).collect()
     }
 
-    fn prefix_key(&self) -> Option<u64> {
-        let blocks = &self.prompts.first()?.chain.blocks;
-        blocks.get(blocks.len().min(PREFIX_KEY_BLOCKS).checked_sub(1)?).map(|hash| hash.0)
-    }
 }
 
 // === impl PromptBlocks ===

@@ -14,7 +14,10 @@ pub use cost::{CostTerms, Costs, score, work};
 pub use dispatch::{Dispatched, NoBackend, dispatch};
 pub use filter::{Exclusion, Filtered, Pass, candidates};
 
+use std::num::NonZeroU32;
+
 use crate::pool::{EngineState, LoadView, Policy, PolicyKind};
+use crate::prefix::BlockHash;
 
 /// Candidates up to this number are held without allocation.
 pub const INLINE: usize = 64;
@@ -68,6 +71,16 @@ pub struct Decision {
     pub cost: CostTerms,
     /// Whether another candidate holds more of the prompt.
     pub is_spill: bool,
+}
+
+/// Leading tokens whose hash names a backend in the policies that hash. Fewer would give everyone with the same system
+/// prompt to one backend; more would part a conversation from its next turn.
+const PREFIX_KEY_TOKENS: u32 = 256;
+
+/// The hash of a prompt's first blocks, for [`Query::prefix_key`]; none if it has no whole block.
+pub fn prefix_key(blocks: &[BlockHash], block_tokens: NonZeroU32) -> Option<u64> {
+    let most = (PREFIX_KEY_TOKENS / block_tokens).max(1) as usize;
+    blocks.get(blocks.len().min(most).checked_sub(1)?).map(|hash| hash.0)
 }
 
 /// Chooses one of `candidates` for `query`; none if there are none.

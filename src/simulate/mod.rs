@@ -3,4 +3,47 @@
 //! The policy, the index and the accounting are the ones that serve ([`crate::routing`], [`crate::locality`],
 //! [`crate::pool`]); only the engines and the clock are simulated.
 
+mod args;
+mod fault;
+mod fleet;
+mod outcome;
+mod report;
+mod router;
+mod run;
+mod setup;
+mod study;
+mod utilization;
 pub mod workload;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+pub(crate) use args::SimulateArgs;
+
+use report::{Progress, Series, draw, table};
+use study::{Result as StudyResult, Study};
+
+/// Runs the comparison and prints it.
+///
+/// # Errors
+/// A trace that cannot be read, a utilization that cannot be reached, a fault at a backend that is not there, or a plot
+/// that cannot be written. Nothing is printed then but the error.
+#[expect(clippy::print_stdout, reason = "the result of the command")]
+pub(crate) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let progress = Progress::new();
+    let study = Study::prepare(args, &progress)?;
+    let results = study.run(&progress);
+    progress.clear();
+    if let Some(path) = &args.plot {
+        let series: Vec<Series> = results.iter().map(StudyResult::series).collect();
+        let picture = draw(&study.title(), &series)?;
+        std::fs::write(path, picture).map_err(|error| format!("--plot {}: {error}", path.display()))?;
+    }
+    let summaries: Vec<_> = results.into_iter().map(|result| result.summary).collect();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&summaries)?);
+    } else {
+        println!("{}\n\n{}", study.title(), table(&summaries, &study.fault_names()));
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, Polled, Pool,
+    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, OtherRouters, Origin, Polled, Pool,
     PoolSnapshot, RetrySettings, Tenant, Timeouts, Transition,
 };
 use crate::prefix::Scale;
@@ -23,6 +23,7 @@ fn pool(healths: &[Health]) -> PoolSnapshot {
             is_draining: false,
             tenant: Tenant { slot: index as u32, generation: 0 },
             engine: EngineState::default(),
+            others: OtherRouters::default(),
             models: Arc::default(),
         }
     };

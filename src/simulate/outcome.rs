@@ -1,0 +1,266 @@
+//! What came of a run: a record of each request, and what is read from them.
+
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// One request, after its end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Record {
+    pub(super) arrived: Moment,
+    /// The backend that served it last.
+    pub(super) backend: usize,
+    /// Whole blocks of its prompt, and those that the engine found in its cache.
+    pub(super) blocks: u32,
+    pub(super) cached_blocks: u32,
+    /// Tokens of its prompt that the engine computed.
+    pub(super) prefill_tokens: u32,
+    pub(super) output_tokens: u32,
+    /// Since its arrival; none if it was cut off or refused.
+    pub(super) times: Option<Times>,
+}
+
+/// How long a request took, in seconds since its arrival.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Times {
+    pub(super) first_token: f64,
+    pub(super) end: f64,
+}
+
+/// Everything about one contender's run.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) records: Vec<Record>,
+    /// Backends at the end.
+    pub(super) backends: usize,
+    /// Share of the backends' time in steps with prefill, while sessions start.
+    pub(super) utilization: f64,
+}
+
+/// Limits within which an answer counts as good.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Objective {
+    /// To the first token, seconds.
+    pub(super) ttft: f64,
+    /// For each further token on average, seconds.
+    pub(super) per_token: f64,
+}
+
+/// The figures of one run, or the means of several.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+pub(super) struct Summary {
+    pub(super) policy: String,
+    /// Found share of the prompts' whole blocks. A block that is not whole can be in no cache.
+    pub(super) hit_ratio: f64,
+    /// Prompt tokens that were computed.
+    pub(super) prefill_tokens: f64,
+    /// Seconds, here and below.
+    pub(super) ttft_mean: f64,
+    pub(super) ttft_p50: f64,
+    pub(super) ttft_p90: f64,
+    pub(super) ttft_p99: f64,
+    pub(super) e2e_mean: f64,
+    /// The busiest backend by the mean: in prompt tokens computed, and in requests.
+    pub(super) skew_tokens: f64,
+    pub(super) skew_requests: f64,
+    /// Share of requests within the objective.
+    pub(super) goodput: f64,
+    pub(super) requests: f64,
+    /// Requests that were cut off or refused; among `requests`.
+    pub(super) failed: f64,
+    /// Share of time in steps with prefill.
+    pub(super) utilization: f64,
+    /// How fast sessions started, as a multiple of the workload's own speed.
+    pub(super) speed: f64,
+    /// With faults: TTFT p90 of what arrived before the first, and in the minute after each, in order of time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ttft_p90_before: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) ttft_p90_after: Vec<f64>,
+}
+
+/// How long after a fault its effect is looked at.
+const AFTERMATH: Duration = Duration::from_secs(60);
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// TTFTs of what was served, in rising order, seconds.
+    pub(super) fn ttfts(&self) -> Vec<f64> {
+        self.ttfts_of(|_| true)
+    }
+
+    /// Prompt tokens computed at each backend.
+    pub(super) fn prefill_by_backend(&self) -> Vec<f64> {
+        self.by_backend(|record| f64::from(record.prefill_tokens))
+    }
+
+    /// The figures; `faults` are the times of the faults, in order.
+    pub(super) fn summary(&self, policy: &str, objective: &Objective, faults: &[Duration]) -> Summary {
+        let ttfts = self.ttfts();
+        let sum = |of: &dyn Fn(&Record) -> f64| self.records.iter().map(of).sum::<f64>();
+        let served = ttfts.len() as f64;
+        let blocks = sum(&|record| f64::from(record.blocks));
+        let ends = sum(&|record| record.times.map_or(0.0, |times| times.end));
+        let good = self.records.iter().filter(|record| record.meets(objective)).count() as f64;
+        let requests = self.records.len() as f64;
+        Summary {
+            policy: policy.to_owned(),
+            hit_ratio: sum(&|record| f64::from(record.cached_blocks)) / blocks.max(1.0),
+            prefill_tokens: sum(&|record| f64::from(record.prefill_tokens)),
+            ttft_mean: ttfts.iter().sum::<f64>() / served.max(1.0),
+            ttft_p50: quantile(&ttfts, 0.5),
+            ttft_p90: quantile(&ttfts, 0.9),
+            ttft_p99: quantile(&ttfts, 0.99),
+            e2e_mean: ends / served.max(1.0),
+            skew_tokens: skew(&self.prefill_by_backend()),
+            skew_requests: skew(&self.by_backend(|_| 1.0)),
+            goodput: good / requests.max(1.0),
+            requests,
+            failed: requests - served,
+            utilization: self.utilization,
+            speed: 1.0,
+            ttft_p90_before: faults.first().map(|&first| self.ttft_p90_within(Duration::ZERO, first)),
+            ttft_p90_after: faults.iter().map(|&fault| self.ttft_p90_within(fault, fault + AFTERMATH)).collect(),
+        }
+    }
+
+    fn ttft_p90_within(&self, from: Duration, to: Duration) -> f64 {
+        let (from, to) = (Moment::at(from), Moment::at(to));
+        quantile(&self.ttfts_of(|record| (from..to).contains(&record.arrived)), 0.9)
+    }
+
+    fn ttfts_of(&self, counts: impl Fn(&Record) -> bool) -> Vec<f64> {
+        let counted = self.records.iter().filter(|record| counts(record));
+        let mut ttfts: Vec<f64> = counted.filter_map(|record| Some(record.times?.first_token)).collect();
+        ttfts.sort_by(f64::total_cmp);
+        ttfts
+    }
+
+    fn by_backend(&self, weight: impl Fn(&Record) -> f64) -> Vec<f64> {
+        let mut sums = vec![0.0; self.backends];
+        for record in &self.records {
+            sums[record.backend] += weight(record);
+        }
+        sums
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn meets(&self, objective: &Objective) -> bool {
+        self.times.is_some_and(|times| {
+            let further = f64::from(self.output_tokens.saturating_sub(1));
+            let decoding = times.end - times.first_token;
+            times.first_token <= objective.ttft && decoding <= objective.per_token * further
+        })
+    }
+}
+
+// === impl Summary ===
+
+impl Summary {
+    /// The means of the same contender's runs with different seeds.
+    pub(super) fn mean(runs: &[Self]) -> Self {
+        let count = runs.len().max(1) as f64;
+        let mean = |of: &dyn Fn(&Self) -> f64| runs.iter().map(of).sum::<f64>() / count;
+        let optional = |of: &dyn Fn(&Self) -> Option<f64>| {
+            let known: Option<Vec<f64>> = runs.iter().map(of).collect();
+            known.map(|known| known.iter().sum::<f64>() / count)
+        };
+        let faults = runs.iter().map(|run| run.ttft_p90_after.len()).min().unwrap_or(0);
+        Self {
+            policy: runs.first().map(|run| run.policy.clone()).unwrap_or_default(),
+            hit_ratio: mean(&|run| run.hit_ratio),
+            prefill_tokens: mean(&|run| run.prefill_tokens),
+            ttft_mean: mean(&|run| run.ttft_mean),
+            ttft_p50: mean(&|run| run.ttft_p50),
+            ttft_p90: mean(&|run| run.ttft_p90),
+            ttft_p99: mean(&|run| run.ttft_p99),
+            e2e_mean: mean(&|run| run.e2e_mean),
+            skew_tokens: mean(&|run| run.skew_tokens),
+            skew_requests: mean(&|run| run.skew_requests),
+            goodput: mean(&|run| run.goodput),
+            requests: mean(&|run| run.requests),
+            failed: mean(&|run| run.failed),
+            utilization: mean(&|run| run.utilization),
+            speed: mean(&|run| run.speed),
+            ttft_p90_before: optional(&|run| run.ttft_p90_before),
+            ttft_p90_after: (0..faults).map(|fault| mean(&|run| run.ttft_p90_after[fault])).collect(),
+        }
+    }
+}
+
+/// The value that `share` of the sorted `values` do not exceed (nearest rank); 0 of none.
+fn quantile(values: &[f64], share: f64) -> f64 {
+    let rank = (share * values.len() as f64).ceil() as usize;
+    values.get(rank.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(0.0)
+}
+
+/// The largest by the mean; 1 of nothing.
+fn skew(values: &[f64]) -> f64 {
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    if mean > 0.0 { values.iter().copied().fold(0.0, f64::max) / mean } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(second: u64, backend: usize, ttft: Option<f64>) -> Record {
+        Record {
+            arrived: Moment::at(Duration::from_secs(second)),
+            backend,
+            blocks: 10,
+            cached_blocks: 4,
+            prefill_tokens: 100,
+            output_tokens: 11,
+            times: ttft.map(|first_token| Times { first_token, end: first_token + 1.0 }),
+        }
+    }
+
+    const OBJECTIVE: Objective = Objective { ttft: 5.0, per_token: 0.1 };
+
+    fn outcome(records: Vec<Record>) -> Outcome {
+        Outcome { records, backends: 2, utilization: 0.5 }
+    }
+
+    #[test]
+    fn the_figures_are_those_of_the_records() {
+        let records = (1..=10).map(|second| record(second, usize::from(second > 7), Some(second as f64))).collect();
+        let summary = outcome(records).summary("cost", &OBJECTIVE, &[]);
+        assert_eq!((summary.ttft_p50, summary.ttft_p90, summary.ttft_p99), (5.0, 9.0, 10.0));
+        assert_eq!((summary.ttft_mean, summary.e2e_mean), (5.5, 6.5));
+        assert_eq!((summary.hit_ratio, summary.prefill_tokens), (0.4, 1_000.0));
+        assert_eq!((summary.skew_requests, summary.skew_tokens), (1.4, 1.4));
+        assert_eq!((summary.goodput, summary.failed), (0.5, 0.0));
+    }
+
+    #[test]
+    fn a_request_that_failed_is_in_no_time_but_counts() {
+        let summary = outcome(vec![record(1, 0, Some(2.0)), record(2, 0, None)]).summary("cost", &OBJECTIVE, &[]);
+        assert_eq!((summary.requests, summary.failed, summary.goodput), (2.0, 1.0, 0.5));
+        assert_eq!((summary.ttft_mean, summary.e2e_mean, summary.skew_requests), (2.0, 3.0, 2.0));
+    }
+
+    #[test]
+    fn slow_tokens_are_not_good() {
+        let slow = Record { output_tokens: 5, ..record(1, 0, Some(1.0)) };
+        assert_eq!(outcome(vec![slow]).summary("cost", &OBJECTIVE, &[]).goodput, 0.0);
+    }
+
+    #[test]
+    fn the_minute_after_a_fault_is_seen_alone() {
+        let records = vec![record(10, 0, Some(1.0)), record(110, 0, Some(9.0)), record(170, 0, Some(4.0))];
+        let summary = outcome(records).summary("cost", &OBJECTIVE, &[Duration::from_secs(100), Duration::from_secs(165)]);
+        assert_eq!((summary.ttft_p90_before, summary.ttft_p90_after), (Some(1.0), vec![9.0, 4.0]));
+    }
+
+    #[test]
+    fn nothing_has_figures_too() {
+        let summary = outcome(Vec::new()).summary("cost", &OBJECTIVE, &[]);
+        assert_eq!((summary.ttft_p90, summary.hit_ratio, summary.skew_tokens), (0.0, 0.0, 1.0));
+        assert_eq!(Summary::mean(&[summary.clone(), summary.clone()]), summary);
+    }
+}

@@ -1,0 +1,5 @@
+//! What the simulator prints and draws.
+
+mod table;
+
+pub(super) use table::table;

@@ -1,0 +1,92 @@
+//! What a run simulates, besides what arrives.
+
+use std::time::Duration;
+
+use super::fault::Fault;
+use crate::pool::PolicyKind;
+use crate::sim::engine::Parameters;
+
+/// The fleet and how it is used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// Backends at the start; at least 1.
+    pub backends: usize,
+    /// Size and speed of each engine. Its blocks are the workload's.
+    pub engine: Parameters,
+    /// Routers, each with its own accounting and index; requests go to any. At least 1.
+    pub routers: usize,
+    /// How often routers tell each other what they have in flight; never, if none.
+    pub sharing: Option<Duration>,
+    /// How routers know what is cached where.
+    pub locality: Locality,
+    /// Whether requests carry their session's key.
+    pub session_keys: bool,
+    /// Starts of sessions come so many times as fast as the workload says; above 0.
+    pub speed: f64,
+    /// In any order.
+    pub faults: Vec<Fault>,
+}
+
+/// How a router knows what an engine's cache holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Locality {
+    /// As the engine does: what KV events tell, without their delay.
+    Exact,
+    /// From its own decisions: an LRU of the engine's size.
+    Assumed,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Contender {
+    /// One of the policies.
+    Policy(PolicyKind),
+    /// `cost` over engines that share one cache of the fleet's size: a bound, not a policy.
+    Pooled,
+}
+
+// === impl Contender ===
+
+impl Contender {
+    /// All there are.
+    pub const ALL: [Self; 9] = [
+        Self::Policy(PolicyKind::Cost),
+        Self::Policy(PolicyKind::LOCALITY_FIRST),
+        Self::Policy(PolicyKind::PrefixAffinity),
+        Self::Policy(PolicyKind::CONSISTENT_HASH),
+        Self::Policy(PolicyKind::LeastRequest),
+        Self::Policy(PolicyKind::PowerOfTwo),
+        Self::Policy(PolicyKind::RoundRobin),
+        Self::Policy(PolicyKind::Random),
+        Self::Pooled,
+    ];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|contender| contender.name() == name)
+    }
+
+    /// The name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Policy(kind) => kind.name(),
+            Self::Pooled => "pooled",
+        }
+    }
+
+    /// What its routers choose by.
+    pub fn policy(self) -> PolicyKind {
+        match self {
+            Self::Policy(kind) => kind,
+            Self::Pooled => PolicyKind::Cost,
+        }
+    }
+
+    /// How its routers know what is cached. A shared cache is nobody's own, so there is nothing to assume of it.
+    pub fn locality(self, setup: &Setup) -> Locality {
+        match self {
+            Self::Policy(_) => setup.locality,
+            Self::Pooled => Locality::Exact,
+        }
+    }
+}
