@@ -84,6 +84,7 @@ impl EngineArgs {
     pub fn options(self) -> EngineOptions {
         let mut timing = Timing::from_rates(self.prefill_tokens_per_second, self.decode_tokens_per_second);
         timing.prefill_seconds_per_token_squared = self.prefill_quadratic_ns * 1e-9;
+        let defaults = EngineOptions::default();
         EngineOptions {
             listen: self.listen,
             name: self.name,
@@ -95,13 +96,14 @@ impl EngineArgs {
                 max_num_seqs: self.max_num_seqs as usize,
                 step_tokens: self.max_num_batched_tokens,
                 max_waiting: self.max_num_queued_reqs as usize,
+                ..defaults.parameters
             },
             seed: self.seed,
             output_tokens: self.output_tokens,
             idle_timeout: Duration::from_secs(self.idle_timeout),
             max_connections: self.max_connections as usize,
             faults: self.faults,
-            ..EngineOptions::default()
+            ..defaults
         }
     }
 }

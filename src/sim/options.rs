@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::engine::{Parameters, Timing};
+use super::engine::{Batching, Noise, Parameters, QueueOrder, Timing};
 use super::fault::Order;
 
 /// Settings of a simulated engine; the default is small enough to watch.
@@ -48,6 +48,9 @@ impl Default for EngineOptions {
                 max_num_seqs: 64,
                 step_tokens: 2048,
                 max_waiting: 4096,
+                batching: Batching::Mixed,
+                queue_order: QueueOrder::FirstCome,
+                noise: Noise::default(),
             },
             seed: 0,
             output_tokens: 64,

@@ -7,6 +7,9 @@
 //! Invariant: `held + free <= capacity`, and a hash names at most one block.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use foldhash::fast::FixedState;
 
 use crate::prefix::BlockHash;
 
@@ -22,7 +25,9 @@ pub struct BlockCache {
     capacity: u32,
     /// Grows up to `capacity` as blocks are first used, so that a large cache costs nothing until it is full.
     blocks: Vec<Block>,
-    by_hash: HashMap<BlockHash, BlockId>,
+    by_hash: HashMap<BlockHash, BlockId, FixedState>,
+    /// Counts changes of `by_hash`: what was matched at one version is still so at the same version.
+    version: u64,
     held: u32,
     /// Ends of the doubly linked free list; the oldest is taken first.
     oldest: BlockId,
@@ -40,9 +45,17 @@ struct Block {
 // === impl BlockCache ===
 
 impl BlockCache {
-    /// An empty cache of `capacity` blocks.
+    /// An empty cache of `capacity` blocks; at least 1.
     pub fn new(capacity: u32) -> Self {
-        Self { capacity, blocks: Vec::new(), by_hash: HashMap::new(), held: 0, oldest: NONE, newest: NONE }
+        Self {
+            capacity: capacity.clamp(1, NONE - 1),
+            blocks: Vec::new(),
+            by_hash: HashMap::default(),
+            version: 0,
+            held: 0,
+            oldest: NONE,
+            newest: NONE,
+        }
     }
 
     /// Blocks there are.
@@ -58,6 +71,11 @@ impl BlockCache {
     /// Blocks that a later request could find by their hash, held or free.
     pub fn cached(&self) -> usize {
         self.by_hash.len()
+    }
+
+    /// Another number whenever what can be found has changed.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// How many leading blocks of `chain` are here.
@@ -85,8 +103,9 @@ impl BlockCache {
     /// Makes a held block findable. A hash that names another block already stays with it: two requests that compute the
     /// same prefix side by side leave one block that can be found and one that is reused first.
     pub fn publish(&mut self, id: BlockId, hash: BlockHash) {
-        if let std::collections::hash_map::Entry::Vacant(vacant) = self.by_hash.entry(hash) {
+        if let Entry::Vacant(vacant) = self.by_hash.entry(hash) {
             vacant.insert(id);
+            self.version += 1;
             self.block_mut(id).hash = Some(hash);
         }
     }
@@ -122,6 +141,7 @@ impl BlockCache {
             self.unlink(id);
             if let Some(hash) = self.block_mut(id).hash.take() {
                 self.by_hash.remove(&hash);
+                self.version += 1;
             }
             id
         };

@@ -1,5 +1,7 @@
 //! What goes into the simulated engine and what comes out of it.
 
+use std::time::Duration;
+
 use crate::prefix::BlockHash;
 use crate::time::Moment;
 
@@ -62,14 +64,24 @@ pub enum EventKind {
     Finished,
 }
 
-/// What an engine has counted since it started.
+/// Which events an engine gives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum EventDetail {
+    /// All.
+    #[default]
+    Tokens,
+    /// Of the tokens only the first: for who does not stream, and does not want to handle an event for every token.
+    Milestones,
+}
+
+/// What an engine has counted since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Requests taken in.
     pub submitted: u64,
     /// Requests that ran to their end.
     pub finished: u64,
-    /// Requests given up while they waited or ran.
+    /// Requests given up or lost in a crash while they waited or ran.
     pub aborted: u64,
     /// Requests turned away because the queue was full.
     pub rejected: u64,
@@ -79,8 +91,12 @@ pub struct Totals {
     pub cached_tokens: u64,
     /// Prompt tokens of requests whose prefill is complete, cached ones included.
     pub prompt_tokens: u64,
+    /// Prompt tokens that were computed, in whole prefills and in those cut short.
+    pub computed_tokens: u64,
     /// Tokens that came out.
     pub generated_tokens: u64,
+    /// Time spent in steps that contain prefill. A step counts when it has ended.
+    pub prefill_busy: Duration,
 }
 
 /// What an engine holds now.
@@ -90,7 +106,7 @@ pub struct Load {
     pub running: usize,
     /// Requests in the queue.
     pub waiting: usize,
-    /// KV blocks held by running requests.
+    /// KV blocks held by running requests; of all engines that share the cache, as is the next.
     pub held_blocks: u32,
     /// KV blocks that can be found by their hash.
     pub cached_blocks: usize,

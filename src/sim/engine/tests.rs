@@ -18,6 +18,9 @@ fn parameters(kv_blocks: u32, max_num_seqs: usize) -> Parameters {
         max_num_seqs,
         step_tokens: 64,
         max_waiting: 1000,
+        batching: Batching::Mixed,
+        queue_order: QueueOrder::FirstCome,
+        noise: Noise::default(),
     }
 }
 
