@@ -13,6 +13,7 @@ use crate::config::{self, Config};
 use crate::demo::{self, DemoArgs};
 use crate::server;
 use crate::sim::EngineArgs;
+use crate::simulate::{self, SimulateArgs};
 
 /// A load balancer for LLM inference fleets: it sends each request to the backend that already holds the prompt's
 /// prefix in its KV cache, unless waiting there costs more than recomputing.
@@ -37,6 +38,8 @@ enum Command {
     Demo(DemoArgs),
     /// Ask the running proxy what it would do with a request: its blocks, and the cost of every backend
     Explain(explain::ExplainArgs),
+    /// Compare policies on a simulated fleet, on built-in workloads or a recorded trace, in simulated time
+    Simulate(SimulateArgs),
     /// Run one simulated engine over HTTP: for trying, tests and benchmarks
     Engine(EngineArgs),
 }
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check(&args.config),
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Simulate(args) => simulate::simulate(&args),
         Command::Engine(args) => engine::run(args),
     };
     match outcome {

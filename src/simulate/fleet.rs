@@ -1,21 +1,24 @@
 //! The engines of a simulated fleet, and when each of them has something to do.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::workload::Turn;
-use crate::sim::engine::{Engine, Event, EventKind, Parameters, Rejected, Request, RequestId};
+use crate::sim::engine::{BlockCache, Engine, Event, EventDetail, EventKind, Noise, Parameters, Rejected, Request, RequestId};
 use crate::time::Moment;
 
 /// All engines. Requests are named by the caller's numbers.
 pub(super) struct Fleet {
     parameters: Parameters,
+    /// The cache that all engines share, if they do.
+    shared: Option<Arc<Mutex<BlockCache>>>,
     engines: Vec<Engine>,
     numbers: Vec<HashMap<RequestId, usize>>,
     /// The event that the caller was told to come back for, by engine.
     awaited: Vec<Option<Moment>>,
-    block_tokens: NonZeroU32,
     events: Vec<Event>,
 }
 
@@ -30,21 +33,22 @@ pub(super) struct Progress {
 // === impl Fleet ===
 
 impl Fleet {
-    /// No engine yet; those to come have these parameters, with blocks of `block_tokens`.
-    pub(super) fn new(parameters: Parameters, block_tokens: NonZeroU32) -> Self {
-        Self {
-            parameters: Parameters { block_tokens: block_tokens.get(), max_waiting: usize::MAX, ..parameters },
-            engines: Vec::new(),
-            numbers: Vec::new(),
-            awaited: Vec::new(),
-            block_tokens,
-            events: Vec::new(),
-        }
+    /// No engine yet; those to come have these parameters, noise apart, which is each one's own.
+    pub(super) fn new(parameters: Parameters, shared: Option<Arc<Mutex<BlockCache>>>) -> Self {
+        Self { parameters, shared, engines: Vec::new(), numbers: Vec::new(), awaited: Vec::new(), events: Vec::new() }
     }
 
-    /// One more engine, idle and with an empty cache.
+    /// One more engine, idle and with an empty cache, unless it shares one.
     pub(super) fn add(&mut self) {
-        self.engines.push(Engine::new(self.parameters));
+        let noise = self.parameters.noise;
+        let noise = Noise { seed: noise.seed.wrapping_add(self.engines.len() as u64), ..noise };
+        let parameters = Parameters { noise, ..self.parameters };
+        let mut engine = match &self.shared {
+            Some(cache) => Engine::with_cache(parameters, Arc::clone(cache)),
+            None => Engine::new(parameters),
+        };
+        engine.set_detail(EventDetail::Milestones);
+        self.engines.push(engine);
         self.numbers.push(HashMap::new());
         self.awaited.push(None);
     }
@@ -80,7 +84,7 @@ impl Fleet {
         }
         self.awaited[backend] = None;
         self.events.clear();
-        self.events.extend(self.engines[backend].advance(now));
+        self.engines[backend].advance_into(now, &mut self.events);
         let numbers = &mut self.numbers[backend];
         for event in &self.events {
             let is_last = event.kind == EventKind::Finished;
@@ -91,11 +95,11 @@ impl Fleet {
 
     /// The engine process ends and another takes its place. What it was at, in the order in which it came.
     pub(super) fn restart(&mut self, backend: usize) -> Vec<usize> {
-        self.engines[backend] = Engine::new(self.parameters);
         self.awaited[backend] = None;
-        let mut lost: Vec<(RequestId, usize)> = self.numbers[backend].drain().collect();
+        let mut lost = self.engines[backend].crash();
         lost.sort_unstable();
-        lost.into_iter().map(|(_, number)| number).collect()
+        let numbers = &mut self.numbers[backend];
+        lost.iter().filter_map(|id| numbers.remove(id)).collect()
     }
 
     pub(super) fn slow_down(&mut self, backend: usize, factor: f64) {
@@ -104,6 +108,6 @@ impl Fleet {
 
     /// Time that all engines together have spent in steps with prefill.
     pub(super) fn prefill_busy(&self) -> Duration {
-        Duration::ZERO
+        self.engines.iter().map(|engine| engine.totals().prefill_busy).sum()
     }
 }

@@ -119,7 +119,7 @@ impl<'a> Run<'a> {
         Self {
             workload,
             setup,
-            fleet: Fleet::new(setup.engine, workload.block_tokens),
+            fleet: Fleet::new(setup.engine, contender.shared_cache(setup)),
             routers: (0..setup.routers as u64).map(router).collect(),
             rng: fastrand::Rng::with_seed(seed),
             events: BinaryHeap::new(),

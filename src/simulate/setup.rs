@@ -1,10 +1,13 @@
 //! What a run simulates, besides what arrives.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::fault::Fault;
 use crate::pool::PolicyKind;
-use crate::sim::engine::Parameters;
+use crate::sim::engine::{BlockCache, Parameters};
 
 /// The fleet and how it is used.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,6 +83,12 @@ impl Contender {
             Self::Policy(kind) => kind,
             Self::Pooled => PolicyKind::Cost,
         }
+    }
+
+    /// The cache that all its engines share, of the fleet's size, if they do.
+    pub fn shared_cache(self, setup: &Setup) -> Option<Arc<Mutex<BlockCache>>> {
+        let blocks = setup.engine.kv_blocks.saturating_mul(u32::try_from(setup.backends).unwrap_or(u32::MAX));
+        (self == Self::Pooled).then(|| Arc::new(Mutex::new(BlockCache::new(blocks))))
     }
 
     /// How its routers know what is cached. A shared cache is nobody's own, so there is nothing to assume of it.
