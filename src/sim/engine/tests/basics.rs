@@ -118,6 +118,16 @@ fn a_slowdown_stretches_the_steps_that_follow() {
 }
 
 #[test]
+fn an_absurd_slowdown_neither_stops_nor_panics() {
+    for factor in [f64::MAX, f64::INFINITY, f64::NAN, -1.0, 0.0] {
+        let mut engine = Engine::new(parameters(100, 8));
+        engine.set_slowdown(factor);
+        let id = engine.submit(request(1, 1, 60, 5), Moment::ORIGIN).unwrap();
+        assert_eq!(finished(&drain(&mut engine)), [id], "at {factor} times the length");
+    }
+}
+
+#[test]
 fn requests_in_a_batch_decode_together() {
     let mut engine = Engine::new(Parameters { step_tokens: 2048, ..parameters(1000, 64) });
     for member in 0..32 {
