@@ -7,7 +7,7 @@ use super::batch::Sequence;
 use super::parameters::Batching;
 use super::queue::Waiting;
 use super::request::{Event, EventDetail, EventKind};
-use super::timing::{MIN_STEP, Timing};
+use super::timing::{Timing, bounded};
 use crate::time::Moment;
 
 /// The step in progress.
@@ -115,8 +115,8 @@ impl Engine {
     /// they free them. It tries again after as long as an empty step takes.
     fn look_again(&mut self, at: Moment) {
         if self.queue.first_at().is_some_and(|first| first <= at) {
-            let pause = self.parameters.timing.step(0.0, 0, 0).mul_f64(self.slowdown);
-            self.free_from = at + pause.max(MIN_STEP);
+            let pause = self.parameters.timing.step(0.0, 0, 0);
+            self.free_from = at + bounded(pause.as_secs_f64() * self.slowdown);
         }
     }
 
@@ -124,7 +124,7 @@ impl Engine {
     fn stretch(&mut self, length: Duration) -> Duration {
         let noise = self.parameters.noise;
         let factor = if noise.share > 0.0 { noise.draw(&mut self.rng) } else { 1.0 };
-        length.mul_f64(self.slowdown * factor).max(MIN_STEP)
+        bounded(length.as_secs_f64() * self.slowdown * factor)
     }
 
     /// Applies a step to one sequence; true if it has finished.

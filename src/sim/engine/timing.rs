@@ -93,12 +93,16 @@ impl Timing {
             + self.decode_seconds.max(fixed + prefill_seconds)
             + self.sequence_seconds * running as f64
             + self.kv_token_seconds * kv_tokens as f64;
-        Duration::try_from_secs_f64(seconds).unwrap_or(MAX_STEP).clamp(MIN_STEP, MAX_STEP)
+        bounded(seconds)
     }
 }
 
-/// Also the shortest step of an engine whose steps are shortened.
-pub(super) const MIN_STEP: Duration = Duration::from_micros(1);
+/// The nearest length that a step may have.
+pub(super) fn bounded(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(MAX_STEP).clamp(MIN_STEP, MAX_STEP)
+}
+
+const MIN_STEP: Duration = Duration::from_micros(1);
 /// No real step lasts this long; coefficients that say so are a mistake which must not stop the clock for good.
 const MAX_STEP: Duration = Duration::from_secs(3600);
 
