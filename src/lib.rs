@@ -59,3 +59,4 @@ mod systemd;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod trace;
