@@ -15,6 +15,7 @@ mod rag;
 mod script;
 mod shared_prefix;
 mod text;
+mod trace;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use no_sharing::NoSharing;
 pub use rag::Rag;
 pub use shared_prefix::SharedPrefix;
 pub use text::Text;
+pub use trace::from_trace;
 
 use crate::prefix::BlockHash;
 
