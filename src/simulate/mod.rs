@@ -3,4 +3,5 @@
 //! The policy, the index and the accounting are the ones that serve ([`crate::routing`], [`crate::locality`],
 //! [`crate::pool`]); only the engines and the clock are simulated.
 
+pub mod report;
 pub mod workload;

@@ -108,7 +108,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(config(48))]
+        #![proptest_config(config(16))]
 
         #[test]
         fn a_seed_gives_the_same_work_again_and_another_seed_other_work(

@@ -110,12 +110,18 @@ impl fmt::Display for Burst {
 mod tests {
     use super::*;
 
-    /// Blocks of the hot prefix, which no other prompt has at that place.
+    /// The last block of the hot prefix, which no other prompt has.
     const HOT_BLOCK: usize = 9;
 
     #[test]
     fn one_prefix_has_sixty_percent_of_the_middle_third_and_comes_on_top() {
-        let parameters = Burst { requests: 6_000, hot_tokens: 640, ..Burst::default() };
+        let parameters = Burst {
+            requests: 6_000,
+            hot_tokens: 640,
+            own_tokens: LogNormal::new(20.0, 1.0, 4.0, 200.0),
+            output_tokens: LogNormal::new(20.0, 1.0, 4.0, 200.0),
+            ..Burst::default()
+        };
         let workload = parameters.generate(1);
         let thirds: Vec<_> = workload.sessions.chunks(2_000).collect();
         let block = |session: &Session| session.turns[0].chain.get(HOT_BLOCK).copied();

@@ -1,0 +1,3 @@
+//! How a run is shown.
+
+pub mod plot;
