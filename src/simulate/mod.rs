@@ -3,6 +3,7 @@
 //! The policy, the index and the accounting are the ones that serve ([`crate::routing`], [`crate::locality`],
 //! [`crate::pool`]); only the engines and the clock are simulated.
 
+<<<<<<< HEAD
 mod args;
 mod fault;
 mod fleet;
@@ -13,6 +14,9 @@ mod run;
 mod setup;
 mod study;
 mod utilization;
+=======
+pub mod report;
+>>>>>>> load
 pub mod workload;
 
 use std::error::Error;

@@ -4,15 +4,39 @@
 //! read the last answer; a closed loop is as many sessions as it has clients. So one structure serves for all, and what
 //! arrives depends on the seed alone: every policy gets the same work.
 
+mod agentic;
+mod builtin;
+mod burst;
+mod conversation;
+mod draw;
+mod ideal;
+mod no_sharing;
+mod rag;
+mod script;
+mod shared_prefix;
 mod text;
+mod trace;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use agentic::Agentic;
+pub use builtin::{Builtin, UnknownWorkload};
+pub use burst::Burst;
+pub use conversation::Conversation;
+pub use draw::LogNormal;
+pub use ideal::infinite_cache_hit_ratio;
+pub use no_sharing::NoSharing;
+pub use rag::Rag;
+pub use shared_prefix::SharedPrefix;
 pub use text::Text;
+pub use trace::from_trace;
 
 use crate::prefix::BlockHash;
+
+/// Tokens of a block in the built-in workloads that do not need another size: small against any prompt of theirs.
+const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::MIN.saturating_add(63);
 
 /// All that arrives in one run.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +65,7 @@ pub struct Turn {
     /// time: it does not change with the speed.
     pub pause: Duration,
     /// Hashes of the whole blocks of the prompt and, behind them, of the answer, as far as anybody could find them.
+    /// It may go on behind the answer, because the turns of a session share one chain: the lengths say what is this turn's.
     pub chain: Arc<[BlockHash]>,
     /// Tokens of the prompt; at least 1.
     pub prompt_tokens: u32,

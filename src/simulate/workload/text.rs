@@ -28,9 +28,11 @@ impl Text {
 
     /// Adds `tokens` of the piece called `name`, from its beginning.
     pub fn push(&mut self, name: u64, tokens: u32) {
+        let mut token = [0; TOKEN_BYTES as usize];
+        token[..8].copy_from_slice(&name.to_le_bytes());
         for place in 0..tokens {
-            self.hasher.update(&name.to_le_bytes());
-            self.hasher.update(&place.to_le_bytes());
+            token[8..].copy_from_slice(&place.to_le_bytes());
+            self.hasher.update(&token);
         }
         self.tokens += tokens;
     }
