@@ -1,7 +1,5 @@
 //! The block trace: what is published can be read, and what the proxy records of its own traffic as well.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
 mod common_control;
 
 use std::path::{Path, PathBuf};
