@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::iter;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -23,6 +23,9 @@ const QUEUE_LINES: usize = 8 * 1024;
 
 /// How long the end of the process waits for the log.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
+
+/// Permissions of a new file; the process's umask takes some away.
+const MODE: u32 = 0o666;
 
 /// Where the lines go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,7 +105,7 @@ impl AccessLog {
             Target::Off => return Ok(Self { queue: None, metrics }),
             Target::Stdout => Box::new(io::stdout()),
             Target::Stderr => Box::new(io::stderr()),
-            Target::File(path) => Box::new(append_to(path)?),
+            Target::File(path) => Box::new(append_to(path, MODE)?),
         };
         let (queue, lines) = sync_channel(QUEUE_LINES);
         let counted = Arc::clone(&metrics);
@@ -131,13 +134,14 @@ impl AccessLog {
     }
 }
 
-fn append_to(path: &Path) -> io::Result<File> {
+/// Opens a file at its end, and makes it with these permissions if it is not there. Errors name it.
+pub(crate) fn append_to(path: &Path, mode: u32) -> io::Result<File> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     // Opening a pipe waits for its reader, and would stop the control loop.
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
         return Err(named(io::Error::new(io::ErrorKind::InvalidInput, "a pipe; a file is expected")));
     }
-    OpenOptions::new().create(true).append(true).open(path).map_err(named)
+    OpenOptions::new().create(true).append(true).mode(mode).open(path).map_err(named)
 }
 
 fn write_lines(messages: &Receiver<Message>, mut out: Box<dyn Write + Send>, metrics: &Metrics) {

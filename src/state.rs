@@ -14,6 +14,7 @@ use crate::logging;
 use crate::metrics::Metrics;
 use crate::pool::Snapshot;
 use crate::responses::ResponseOwners;
+use crate::trace::{self, Recorder};
 
 /// One process's shared state. Each field says who writes it; everyone reads.
 #[derive(Debug)]
@@ -34,6 +35,18 @@ pub struct State {
     pub lifecycle: Arc<Lifecycle>,
     /// Where requests write their line; replaced by a reload that names another place.
     pub access_log: ArcSwap<AccessLog>,
+    /// Where requests write their line of the block trace; replaced by a reload that changes it.
+    pub recorder: ArcSwap<Recorder>,
+}
+
+/// A file of [`config::Logging`] that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("the {what} cannot be opened")]
+pub struct LogError {
+    /// Which.
+    pub what: &'static str,
+    /// Why.
+    pub source: io::Error,
 }
 
 // === impl State ===
@@ -42,10 +55,11 @@ impl State {
     /// The state at the start of a process with this configuration: no backend is known yet.
     ///
     /// # Errors
-    /// When the access log cannot be opened.
-    pub fn new(config: Config) -> io::Result<Self> {
+    /// When the access log or the block trace cannot be opened.
+    pub fn new(config: Config) -> Result<Self, LogError> {
         let metrics = Arc::new(Metrics::new());
-        let access_log = AccessLog::open(&target(&config.logging), Arc::clone(&metrics))?;
+        let access_log = open_access_log(&config.logging, &metrics)?;
+        let recorder = open_trace(&config.logging, &Recorder::off(Arc::clone(&metrics)))?;
         Ok(Self {
             snapshot: ArcSwap::default(),
             index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), fastrand::u64(..))),
@@ -54,23 +68,37 @@ impl State {
             metrics,
             lifecycle: Arc::default(),
             access_log: ArcSwap::from_pointee(access_log),
+            recorder: ArcSwap::from_pointee(recorder),
             config: ArcSwap::from_pointee(config),
         })
     }
 
-    /// Takes over log settings. A file is opened anew even if it is the same: it may have been moved aside.
+    /// Takes over log settings. A file of the access log is opened anew even if it is the same: it may have been moved
+    /// aside. The block trace rotates its files itself, and goes on if its settings are the same.
     ///
     /// # Errors
-    /// When the access log cannot be opened; nothing has changed then.
-    pub fn set_logging(&self, old: &config::Logging, new: &config::Logging) -> io::Result<()> {
-        if old.access_log != new.access_log || matches!(new.access_log, config::AccessLog::File(_)) {
-            let opened = AccessLog::open(&target(new), Arc::clone(&self.metrics))?;
+    /// When the access log or the block trace cannot be opened; nothing has changed then.
+    pub fn set_logging(&self, old: &config::Logging, new: &config::Logging) -> Result<(), LogError> {
+        let is_log_new = old.access_log != new.access_log || matches!(new.access_log, config::AccessLog::File(_));
+        let access_log = is_log_new.then(|| open_access_log(new, &self.metrics)).transpose()?;
+        let is_trace_new = old.block_trace != new.block_trace;
+        let recorder = is_trace_new.then(|| open_trace(new, &self.recorder.load())).transpose()?;
+        if let Some(opened) = access_log {
             self.access_log.store(Arc::new(opened));
+        }
+        if let Some(opened) = recorder {
+            self.recorder.store(Arc::new(opened));
         }
         if old.level != new.level {
             logging::set_level(new.level);
         }
         Ok(())
+    }
+
+    /// Waits until the lines of requests are written, for a few seconds at most: for the end of the process. Blocks.
+    pub fn flush_logs(&self) {
+        self.access_log.load().flush();
+        self.recorder.load().flush();
     }
 
     /// Takes over changed bounds of what is shared.
@@ -79,13 +107,23 @@ impl State {
     }
 }
 
-fn target(logging: &config::Logging) -> access_log::Target {
-    match &logging.access_log {
+fn open_access_log(logging: &config::Logging, metrics: &Arc<Metrics>) -> Result<AccessLog, LogError> {
+    let target = match &logging.access_log {
         config::AccessLog::Off => access_log::Target::Off,
         config::AccessLog::Stdout => access_log::Target::Stdout,
         config::AccessLog::Stderr => access_log::Target::Stderr,
         config::AccessLog::File(path) => access_log::Target::File(path.clone()),
-    }
+    };
+    let named = |source| LogError { what: "access log", source };
+    AccessLog::open(&target, Arc::clone(metrics)).map_err(named)
+}
+
+fn open_trace(logging: &config::Logging, before: &Recorder) -> Result<Recorder, LogError> {
+    let target = logging.block_trace.as_ref().map(|trace| {
+        let config::BlockTrace { file, max_bytes, files } = trace.clone();
+        trace::Target { file, max_bytes, files }
+    });
+    before.next(target.as_ref()).map_err(|source| LogError { what: "block trace", source })
 }
 
 /// As much as this machine can address.

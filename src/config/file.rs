@@ -9,8 +9,8 @@ use super::reader::{Key, Place, Reader, Section};
 use super::tree::Item;
 use super::values as kind;
 use super::{
-    AccessLog, Admin, Backend, Config, Ejection, Engine, Health, Limits, Listener, Locality, Logging, Metrics, Policy,
-    Pool, Protocol, Retry, Server, Timeouts, Tls,
+    AccessLog, Admin, Backend, BlockTrace, Config, Ejection, Engine, Health, Limits, Listener, Locality, Logging,
+    Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, Tls,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -180,10 +180,20 @@ fn retry(section: &mut Section<'_, '_>) -> Retry {
 }
 
 fn logging(section: &mut Section<'_, '_>) -> Logging {
-    Logging {
-        level: section.value("level", kind::choice(), log::LevelFilter::Info),
-        access_log: section.value("access_log", kind::access_log(), AccessLog::Stdout),
+    let access_log = section.value("access_log", kind::access_log(), AccessLog::Stdout);
+    let block_trace = section.optional_section("block_trace", |trace| block_trace(trace, &access_log));
+    Logging { level: section.value("level", kind::choice(), log::LevelFilter::Info), access_log, block_trace }
+}
+
+fn block_trace(section: &mut Section<'_, '_>, access_log: &AccessLog) -> Option<BlockTrace> {
+    let file = section.required("file", kind::file_path());
+    let max_bytes = section.value("max_bytes", kind::size(MIB, 64 * GIB), 64 * MIB);
+    let files = section.value("files", kind::count(1000), at_least_one(4));
+    let file = file?;
+    if matches!(access_log, AccessLog::File(log) if *log == file) {
+        section.reject("file", "expected another file than the access log's");
     }
+    Some(BlockTrace { file, max_bytes, files })
 }
 
 fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {

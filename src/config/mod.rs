@@ -21,8 +21,8 @@ mod tests;
 
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
-    AccessLog, Admin, Backend, Choice, Ejection, Engine, Health, Limits, Listener, Locality, Logging, Metrics, Policy,
-    Pool, Protocol, Retry, Server, Timeouts, Tls,
+    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, Health, Limits, Listener, Locality, Logging,
+    Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, Tls,
 };
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 

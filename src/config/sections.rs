@@ -116,6 +116,19 @@ pub struct Logging {
     pub level: log::LevelFilter,
     /// Where the line of each request goes; stdout.
     pub access_log: AccessLog,
+    /// Where the block trace goes; none, in the file no such section, records nothing.
+    pub block_trace: Option<BlockTrace>,
+}
+
+/// The recording of lengths and salted block ids of the requests served, for `warmgate simulate --trace`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockTrace {
+    /// The newest file, by its absolute path; older ones have `.1`, `.2`, ... behind it.
+    pub file: PathBuf,
+    /// Bytes of one file; 64 MiB, 1 MiB to 64 GiB.
+    pub max_bytes: u64,
+    /// Files kept; 4, 1 to 1000.
+    pub files: NonZeroU32,
 }
 
 /// Where access-log lines go.

@@ -44,13 +44,16 @@ fn the_minimal_file_is_right_and_nearly_all_defaults() {
 
 /// The example's keys with what its comments say of them: those above the key, and on its line.
 fn documented() -> HashMap<String, String> {
-    // The one section without a default is shown in a comment; read it as if it were not.
+    // Sections that are off by default are shown in comments; read them as if they were not.
     let text: String = EXAMPLE
         .lines()
         .map(|line| match line.trim_start() {
-            "# tls:" => line.replace("# tls:", "tls:") + "\n",
-            tls if tls.starts_with("#   certificate:") || tls.starts_with("#   key:") => {
-                line.replace("# ", "  ") + "\n"
+            head @ ("# tls:" | "# block_trace:") => line.replace(head, &head[2..]) + "\n",
+            key if ["certificate:", "key:", "file:", "max_bytes:", "files:"]
+                .iter()
+                .any(|name| key.strip_prefix("#   ").is_some_and(|key| key.starts_with(name))) =>
+            {
+                line.replacen("# ", "  ", 1) + "\n"
             }
             _ => format!("{line}\n"),
         })
@@ -128,7 +131,7 @@ fn the_files_of_conf_fit_the_page() {
 #[test]
 fn words_keep_their_meaning() {
     let config = parse(&(with_pool_lines("") + "logging: {access_log: off, level: off}\n"), "f").unwrap();
-    assert_eq!(config.logging, Logging { level: log::LevelFilter::Off, access_log: AccessLog::Off });
+    assert_eq!(config.logging, Logging { level: log::LevelFilter::Off, access_log: AccessLog::Off, block_trace: None });
     assert!(problems(&(with_pool_lines("") + "server: {response_headers: yes}\n")).contains("found `yes`"));
     assert!(
         problems(&with_pool_lines("    models: [1.50]\n")).contains("not text unless in quotes"),
@@ -314,6 +317,25 @@ fn durations_and_sizes_need_a_unit_they_know() {
     }
     let said = problems(&(with_pool_lines("") + "limits: {max_body_bytes: 64MB}\n"));
     assert!(said.contains("did you mean `64MiB`? expected a size"), "{said}");
+}
+
+#[test]
+fn a_block_trace_is_off_unless_it_has_a_file_of_its_own() {
+    let logging = |text: &str| with_pool_lines("") + "logging: {" + text + "}\n";
+    assert_eq!(parse(&logging(""), "f").unwrap().logging.block_trace, None);
+    let given = parse(&logging("block_trace: {file: /a/b}"), "f").unwrap().logging.block_trace.unwrap();
+    assert_eq!((given.file.to_str(), given.max_bytes, given.files.get()), (Some("/a/b"), 64 << 20, 4));
+    for (text, expected) in [
+        ("block_trace: {}", "logging.block_trace.file: missing; expected an absolute path"),
+        ("block_trace: {file: b}", "logging.block_trace.file: found `b`; expected an absolute path"),
+        ("block_trace: true", "logging.block_trace: found `true`; expected a section"),
+        ("block_trace: {file: /a, files: 0}", "logging.block_trace.files: found `0`; expected a whole number from 1"),
+        ("block_trace: {file: /a, max_bytes: 1KiB}", "logging.block_trace.max_bytes: found `1KiB`; expected a size"),
+        ("access_log: /a, block_trace: {file: /a}", "logging.block_trace.file: found `/a`; expected another file"),
+    ] {
+        let said = problems(&logging(text));
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Loop {
         let old = self.state.config.load_full();
         let new = source.read()?;
         reload::check(&old, &new)?;
-        self.state.set_logging(&old.logging, &new.logging).map_err(Refused::AccessLog)?;
+        self.state.set_logging(&old.logging, &new.logging)?;
         if *old == new {
             return Ok(Reloaded::Unchanged);
         }

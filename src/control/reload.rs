@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::config::{self, Config, Problems};
+use crate::state::LogError;
 
 /// How long a file must be left alone before it is read: editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -39,9 +40,9 @@ pub enum Refused {
     /// It changes what a running process cannot change.
     #[error("{} cannot change while the process runs; restart it for that", .0.join(", "))]
     NeedsRestart(Vec<&'static str>),
-    /// The new access log cannot be opened.
-    #[error("the access log cannot be opened: {0}")]
-    AccessLog(#[source] std::io::Error),
+    /// The new access log or block trace cannot be opened.
+    #[error("{0}: {source}", source = .0.source)]
+    Log(#[from] LogError),
 }
 
 /// The configuration file.

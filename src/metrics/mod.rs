@@ -74,6 +74,8 @@ pub struct Metrics {
     reloads: Family<ReloadLabels, Counter>,
     reload_ok: Gauge,
     access_log_dropped: Counter,
+    trace_lines: Counter,
+    trace_dropped: Counter,
 }
 
 // === impl Metrics ===
@@ -106,6 +108,8 @@ impl Metrics {
             reloads: Family::default(),
             reload_ok: Gauge::default(),
             access_log_dropped: Counter::default(),
+            trace_lines: Counter::default(),
+            trace_dropped: Counter::default(),
         };
         metrics.register_requests();
         metrics.register_tokens();
@@ -179,6 +183,12 @@ impl Metrics {
             "access_log_dropped",
             "Access-log lines dropped because the log could not keep up",
             self.access_log_dropped.clone(),
+        );
+        registry.register("trace_lines", "Block-trace lines written", self.trace_lines.clone());
+        registry.register(
+            "trace_dropped",
+            "Block-trace lines dropped because the file could not keep up or be written",
+            self.trace_dropped.clone(),
         );
         let build = Family::<BuildLabels, Gauge>::default();
         build.get_or_create(&BuildLabels { version: env!("CARGO_PKG_VERSION") }).set(1);
@@ -292,6 +302,16 @@ impl Metrics {
     /// Access-log lines were dropped.
     pub fn access_log_dropped(&self, lines: u64) {
         self.access_log_dropped.inc_by(lines);
+    }
+
+    /// A block-trace line was written.
+    pub fn trace_written(&self) {
+        self.trace_lines.inc();
+    }
+
+    /// A block-trace line was dropped.
+    pub fn trace_dropped(&self) {
+        self.trace_dropped.inc();
     }
 
     /// Drops every series of a pool that was removed, those of its backends aside.

@@ -115,6 +115,11 @@ impl Scale {
         NonZeroU32::new(self.block_bytes.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
     }
 
+    /// The engines' block size, tokens.
+    pub fn block_tokens(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.block_tokens.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
+    }
+
     /// Block size for prompts of token ids, bytes: exact, at 4 bytes an id.
     pub fn token_block_bytes(&self) -> NonZeroU32 {
         let block_tokens = self.block_tokens.load(Ordering::Relaxed);

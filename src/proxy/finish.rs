@@ -5,6 +5,7 @@ use pingora_core::{Error, ErrorSource};
 use pingora_proxy::Session;
 
 use super::context::RequestContext;
+use super::trace;
 use crate::access_log::Line;
 use crate::metrics::{Reason, RequestRecord, TokenRecord};
 use crate::request::Usage;
@@ -58,6 +59,7 @@ fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason
         state.metrics.tokens(&labels, tokens);
     }
     state.access_log.load().write(&line(ctx, usage, &record, response_bytes));
+    trace::record(&state.recorder.load(), ctx, usage, reason);
     if let Some(attempt) = ctx.attempt.take() {
         attempt.in_flight.finish(now);
     }

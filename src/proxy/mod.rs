@@ -15,6 +15,7 @@ mod reject;
 mod reply;
 mod response;
 mod retry;
+mod trace;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,6 +2,7 @@
 //!
 //! Pure: the same for the data path and for `/explain`.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use http::Method;
@@ -42,6 +43,8 @@ pub struct Plan {
     /// The backend that must serve it, because it holds what the request refers to.
     pub owner: Option<Owner>,
     prompts: SmallVec<[PromptBlocks; 1]>,
+    /// Prompts of its batch that count by length only.
+    more_prompts: u64,
     session_key: Option<u64>,
     prefix_key: Option<u64>,
     /// Canonical bytes, if the engine's count of tokens will be a count of these.
@@ -50,9 +53,13 @@ pub struct Plan {
 
 /// One prompt's blocks.
 #[derive(Debug)]
-struct PromptBlocks {
-    chain: Chain,
-    tokens: u64,
+pub struct PromptBlocks {
+    /// Its hashes.
+    pub chain: Chain,
+    /// Its tokens, estimated or counted.
+    pub tokens: u64,
+    /// The engine's block size, which the chain's blocks are meant to have.
+    pub block_tokens: NonZeroU32,
     tokens_per_block: f64,
 }
 
@@ -112,6 +119,7 @@ fn plan_prompt(
         prefix_key: prompts.first().and_then(|first| prefix_key(&first.chain.blocks, entry.block_tokens)),
         measured_bytes: measured_bytes(request, &prompts),
         prompts,
+        more_prompts: request.more_prompts,
     };
     Ok((pool, plan))
 }
@@ -173,6 +181,16 @@ impl Plan {
         self.prompts.iter().map(|prompt| prompt.chain.blocks.len()).sum()
     }
 
+    /// Its prompts that are read, first to last.
+    pub fn prompts(&self) -> &[PromptBlocks] {
+        &self.prompts
+    }
+
+    /// How many prompts it has, those that are not read included.
+    pub fn prompt_count(&self) -> u64 {
+        self.prompts.len() as u64 + self.more_prompts
+    }
+
     /// The chains of its prompts, first to last.
     pub fn chains(&self) -> impl Iterator<Item = &Chain> {
         self.prompts.iter().map(|prompt| &prompt.chain)
@@ -209,10 +227,12 @@ impl PromptBlocks {
         let mut hasher = BlockHasher::new(root, block_bytes);
         prompt.canonical(&mut |bytes| hasher.update(bytes));
         let chain = hasher.finish();
+        let block_tokens = scale.block_tokens();
         match prompt.token_count() {
-            Some(tokens) => Self { chain, tokens, tokens_per_block: f64::from(block_bytes.get()) / 4.0 },
+            Some(tokens) => Self { chain, tokens, block_tokens, tokens_per_block: f64::from(block_bytes.get()) / 4.0 },
             None => Self {
                 tokens: scale.tokens(chain.prompt_bytes + prompt.more_bytes()),
+                block_tokens,
                 tokens_per_block: f64::from(block_bytes.get()) / scale.bytes_per_token(),
                 chain,
             },

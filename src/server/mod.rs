@@ -26,7 +26,7 @@ use crate::admin::{Admin, Gauges};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle};
 use crate::proxy::Gateway;
-use crate::state::State;
+use crate::state::{LogError, State};
 use listen::Listener;
 
 /// Idle upstream connections that are kept, over all backends: 64 engines with 256 streams each.
@@ -61,9 +61,9 @@ pub enum StartError {
     /// A listener's certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The access log cannot be opened.
-    #[error("cannot open the access log; its folder has to exist, and this user has to be able to write there")]
-    AccessLog(#[source] io::Error),
+    /// The access log or the block trace cannot be opened.
+    #[error("a log cannot be used; its folder has to exist, and this user has to be able to write there")]
+    Log(#[from] LogError),
     /// The system refused something else.
     #[error("cannot start")]
     System(#[source] io::Error),
@@ -115,7 +115,7 @@ impl Server {
             bound.push((if is_h2c { socket.awaiting_preface() } else { socket }, is_h2c));
         }
         let admin = bind(config.admin.address, None).await?;
-        let state = Arc::new(State::new(config).map_err(StartError::AccessLog)?);
+        let state = Arc::new(State::new(config)?);
         state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
         let (control, _) = control::start(Arc::clone(&state), source);
         Self::serve(state, control, bound, admin).map_err(StartError::System)
@@ -178,7 +178,7 @@ impl Server {
             // reasons is not waited for.
             let _ = timeout(CLOSING_TIME, self.state.lifecycle.closed()).await;
         }
-        self.state.access_log.load().flush();
+        self.state.flush_logs();
         self.state.lifecycle.requests()
     }
 }

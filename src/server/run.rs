@@ -27,7 +27,7 @@ pub fn run(config: Config, source: &Path) -> Result<(), StartError> {
     let state = runtime.block_on(serve(config, source))?;
     // Ends what is left: kept connections, and requests that are cut, which log themselves as they are dropped.
     runtime.shutdown_timeout(SHUTDOWN_TIME);
-    state.access_log.load().flush();
+    state.flush_logs();
     Ok(())
 }
 

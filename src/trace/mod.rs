@@ -4,11 +4,17 @@
 //! Computation" (FAST 2025): a JSON object a line. A prompt is the ids of its prefix blocks of [`BLOCK_TOKENS`] tokens; the
 //! last id may stand for a block that is not full. Equal ids mean equal prefixes, and nothing else can be read from them.
 
+mod ids;
 mod problem;
 mod read;
+mod record;
+mod rotation;
 
+pub use ids::{MAX_INPUT_TOKENS, Salt};
 pub use problem::{TraceError, TraceProblem};
 pub use read::{read, read_file};
+pub use record::Recorder;
+pub use rotation::Target;
 
 use serde::Serialize;
 
