@@ -28,6 +28,9 @@ pub(crate) struct SimulateArgs {
     /// About how many requests of the built-in workload [default: its own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "trace")]
     pub(super) requests: Option<u32>,
+    /// Clients of a closed loop, each with one request at a time (shared-prefix) [default: its own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "trace")]
+    pub(super) clients: Option<u32>,
     /// What to compare, with commas between; `pooled` is `cost` over one cache shared by all engines, a bound
     #[arg(long, value_name = "A,B,C", value_delimiter = ',', default_value = DEFAULT_POLICIES,
           value_parser = PossibleValuesParser::new(Contender::ALL.map(Contender::name)))]

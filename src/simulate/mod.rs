@@ -3,7 +3,6 @@
 //! The policy, the index and the accounting are the ones that serve ([`crate::routing`], [`crate::locality`],
 //! [`crate::pool`]); only the engines and the clock are simulated.
 
-<<<<<<< HEAD
 mod args;
 mod fault;
 mod fleet;
@@ -14,9 +13,6 @@ mod run;
 mod setup;
 mod study;
 mod utilization;
-=======
-pub mod report;
->>>>>>> load
 pub mod workload;
 
 use std::error::Error;

@@ -41,7 +41,7 @@ pub(super) struct Result {
 
 /// Where workloads come from.
 enum Source {
-    Builtin(Builtin, Option<usize>),
+    Builtin { builtin: Builtin, requests: Option<usize>, clients: Option<usize> },
     Trace(Vec<TraceLine>),
 }
 
@@ -57,7 +57,8 @@ impl Study {
             }
             (None, builtin) => {
                 let builtin = builtin.ok_or("no workload is given")?;
-                (builtin.name().to_owned(), Source::Builtin(builtin, args.requests.map(|requests| requests as usize)))
+                let [requests, clients] = [args.requests, args.clients].map(|count| count.map(|count| count as usize));
+                (builtin.name().to_owned(), Source::Builtin { builtin, requests, clients })
             }
         };
         let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|place| args.seed.wrapping_add(place)).collect();
@@ -168,7 +169,7 @@ fn check_faults(setup: &Setup) -> std::result::Result<(), String> {
 impl Source {
     fn generate(&self, seed: u64) -> Workload {
         match self {
-            Self::Builtin(builtin, requests) => builtin.generate(*requests, seed),
+            Self::Builtin { builtin, requests, clients } => builtin.generate(*requests, *clients, seed),
             Self::Trace(lines) => from_trace(lines, seed),
         }
     }

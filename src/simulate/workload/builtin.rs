@@ -72,22 +72,26 @@ impl Builtin {
         }
     }
 
-    /// The workload that `seed` stands for, of `requests` requests, or as many as it has by default.
-    pub fn generate(self, requests: Option<usize>, seed: u64) -> Workload {
+    /// The workload that `seed` stands for, of `requests` requests and, in a closed loop, `clients` clients; or as many
+    /// as it has by default.
+    pub fn generate(self, requests: Option<usize>, clients: Option<usize>, seed: u64) -> Workload {
         macro_rules! sized {
             ($parameters:ty) => {{
                 let mut parameters = <$parameters>::default();
                 parameters.requests = requests.unwrap_or(parameters.requests);
-                parameters.generate(seed)
+                parameters
             }};
         }
         match self {
-            Self::SharedPrefix => sized!(SharedPrefix),
-            Self::Conversation => sized!(Conversation),
-            Self::Agentic => sized!(Agentic),
-            Self::Rag => sized!(Rag),
-            Self::NoSharing => sized!(NoSharing),
-            Self::Burst => sized!(Burst),
+            Self::SharedPrefix => {
+                let parameters = sized!(SharedPrefix);
+                SharedPrefix { clients: clients.unwrap_or(parameters.clients), ..parameters }.generate(seed)
+            }
+            Self::Conversation => sized!(Conversation).generate(seed),
+            Self::Agentic => sized!(Agentic).generate(seed),
+            Self::Rag => sized!(Rag).generate(seed),
+            Self::NoSharing => sized!(NoSharing).generate(seed),
+            Self::Burst => sized!(Burst).generate(seed),
         }
     }
 }
@@ -114,16 +118,16 @@ mod tests {
         fn a_seed_gives_the_same_work_again_and_another_seed_other_work(
             builtin in any_builtin(), requests in 20..60_usize, seed in any::<u64>(),
         ) {
-            let workload = builtin.generate(Some(requests), seed);
-            prop_assert_eq!(&workload, &builtin.generate(Some(requests), seed));
-            prop_assert_ne!(&workload, &builtin.generate(Some(requests), seed ^ 1));
+            let workload = builtin.generate(Some(requests), None, seed);
+            prop_assert_eq!(&workload, &builtin.generate(Some(requests), None, seed));
+            prop_assert_ne!(&workload, &builtin.generate(Some(requests), None, seed ^ 1));
         }
 
         #[test]
         fn a_workload_has_its_requests_in_order_and_no_empty_session(
             builtin in any_builtin(), requests in 0..60_usize, seed in any::<u64>(),
         ) {
-            let workload = builtin.generate(Some(requests), seed);
+            let workload = builtin.generate(Some(requests), None, seed);
             prop_assert_eq!(workload.requests(), requests);
             prop_assert!(workload.sessions.is_sorted_by_key(|session| session.start));
             for session in &workload.sessions {
