@@ -34,16 +34,21 @@ pub struct Series {
 #[error("the plot cannot be drawn")]
 pub struct PlotError(#[from] DrawingAreaErrorKind<io::Error>);
 
+/// A part of the picture, its pixels counted from its upper left corner.
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Pixels from left to right: fits a page, and eight names of policies side by side.
 const WIDTH: u32 = 1_000;
+/// Pixels of an axis on the left, with its labels.
+const AXIS: u32 = 68;
+/// Pixels between anything and the edge on its left or right.
+const MARGIN: u32 = 20;
 /// Pixels of the legend beside the curves.
 const LEGEND_WIDTH: u32 = 210;
 /// Least pixels from top to bottom of the curves; more if the legend needs them.
 const CURVES_HEIGHT: u32 = 400;
 /// Pixels from top to bottom of the bars.
-const BARS_HEIGHT: u32 = 300;
+const BARS_HEIGHT: u32 = 310;
 
 /// The SVG text of a plot. The first line of `title` is large, those after it (the workload, the settings) are small; all
 /// are wrapped.
@@ -92,11 +97,12 @@ mod tests {
 
     #[test]
     fn each_policy_has_a_curve_and_a_bar_for_each_backend() {
-        let nothing = draw("t", &[]).unwrap();
         let svg = draw("t", &[series("cost", &[0.1, 0.2], &[5.0; 4]), series("random", &[0.3], &[1.0; 4])]).unwrap();
-        // A curve, its sample in the legend, and the mean across the bars, each of two policies.
-        assert_eq!(count(&svg, "<polyline") - count(&nothing, "<polyline"), 6);
-        assert_eq!(count(&svg, "<rect") - count(&nothing, "<rect"), 8, "four bars for each of two policies");
+        for colour in ["#0072B2", "#D55E00"] {
+            let strokes = count(&svg, &format!("stroke=\"{colour}\""));
+            assert_eq!(strokes, 2, "a curve, and a sample of it in the legend");
+            assert_eq!(count(&svg, &format!("fill=\"{colour}\"")), 4, "a bar for each backend");
+        }
         assert_eq!(count(&svg, "\ncost\n"), 2, "the name is in the legend and below the bars");
         for text in ["p50 100 ms", "p90 200 ms", "p50 300 ms", "1.00×"] {
             assert!(svg.contains(text), "{text} is not in {svg}");

@@ -15,7 +15,7 @@ use super::{BLOCK_TOKENS, Session, Workload};
 pub struct Burst {
     /// Requests in all, a session each; 4,000 give percentiles that hold still.
     pub requests: usize,
-    /// Background requests that arrive each second, at speed 1; 15 of them bring 35,000 prompt tokens.
+    /// Background requests that arrive each second, at speed 1; 15 of them bring about 33,000 prompt tokens.
     pub requests_per_second: f64,
     /// The share of the hot prefix in the middle third of the requests, below 1; 0.6 makes them arrive 2.5 times as fast.
     pub hot_share: f64,

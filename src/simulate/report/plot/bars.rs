@@ -8,7 +8,7 @@ use plotters::element::{PathElement, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{BLACK, Color, IntoFont, TextStyle};
 
-use super::{Area, PlotError, Series, WIDTH, palette, scale};
+use super::{AXIS, Area, MARGIN, PlotError, Series, WIDTH, palette, scale};
 
 /// The share of a group's place that bars fill; the rest keeps groups apart.
 const FILLED: f64 = 0.84;
@@ -16,12 +16,13 @@ const FILLED: f64 = 0.84;
 const BAR: f64 = 0.86;
 const FEW_BARS: usize = 120;
 
-/// Pixels of the axis on the left, and of the room on the right.
-const LEFT: u32 = 70;
-const RIGHT: u32 = 24;
+/// What the picture does not say by itself, and the pixels above it.
+const CAPTION: &str =
+    "Each bar is a backend, the busiest first. The line is the mean, the number the busiest one's multiple of it.";
+const CAPTION_TOP: i32 = 18;
 /// Pixels from one row of names to the next below it, and of a character, about.
 const ROW: i32 = 16;
-const CHAR: usize = 8;
+const CHAR: usize = 7;
 /// Rows of names at most; with more names than these hold the legend has to do.
 const MAX_ROWS: usize = 3;
 
@@ -34,17 +35,22 @@ struct Load {
 pub(super) fn draw(area: &Area<'_>, series: &[Series]) -> Result<(), PlotError> {
     let most = series.iter().flat_map(|one| one.tokens_by_backend.iter().copied()).fold(0.0, f64::max);
     let groups = series.len().max(1) as f64;
+    let rows = name_rows(series);
+    let caption = ("sans-serif", 12).into_font().color(&palette::FAINT);
+    area.draw(&Text::new(CAPTION, ((MARGIN + AXIS) as i32, CAPTION_TOP), caption))?;
     let mut chart = ChartBuilder::on(area)
-        .margin_top(22)
-        .margin_right(RIGHT)
-        .x_label_area_size(70)
-        .y_label_area_size(LEFT)
+        .margin_top(42)
+        .margin_left(MARGIN)
+        .margin_right(MARGIN)
+        .x_label_area_size(ROW * (rows as i32 + 1))
+        .y_label_area_size(AXIS)
         .build_cartesian_2d(0.0..groups, 0.0..(most * 1.12).max(1.0))?;
     chart
         .configure_mesh()
         .disable_x_mesh()
         .disable_x_axis()
         .y_labels(6)
+        .y_max_light_lines(1)
         .bold_line_style(palette::GRID)
         .light_line_style(palette::FINE_GRID)
         .axis_style(palette::FAINT)
@@ -56,7 +62,6 @@ pub(super) fn draw(area: &Area<'_>, series: &[Series]) -> Result<(), PlotError> 
     let plot = chart.plotting_area();
     let are_few = series.iter().map(|one| one.tokens_by_backend.len()).sum::<usize>() <= FEW_BARS;
     let (origin_x, origin_y) = area.get_base_pixel();
-    let rows = name_rows(series);
     for (number, one) in series.iter().enumerate() {
         let middle = number as f64 + 0.5;
         for corners in bars(number, &one.tokens_by_backend, are_few) {
@@ -106,7 +111,7 @@ fn bars(number: usize, tokens_by_backend: &[f64], are_few: bool) -> Vec<[(f64, f
 /// Rows that the names need so that none runs into the next; 0 if they need too many.
 fn name_rows(series: &[Series]) -> usize {
     let longest = series.iter().map(|one| one.policy.chars().count()).max().unwrap_or(0);
-    let place = (WIDTH - LEFT - RIGHT) as usize / series.len().max(1);
+    let place = (WIDTH - AXIS - 2 * MARGIN) as usize / series.len().max(1);
     let rows = (longest * CHAR).div_ceil(place.max(1));
     if rows <= MAX_ROWS { rows } else { 0 }
 }
@@ -141,7 +146,7 @@ mod tests {
 
     #[test]
     fn names_take_as_many_rows_as_keep_them_apart() {
-        let rows = [3, 9, 20, 60].map(|policies| name_rows(&named("prefix_affinity", policies)));
+        let rows = [3, 12, 20, 60].map(|policies| name_rows(&named("prefix_affinity", policies)));
         assert_eq!(rows, [1, 2, 3, 0]);
         assert_eq!(name_rows(&[]), 0);
     }

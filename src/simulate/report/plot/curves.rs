@@ -4,7 +4,7 @@ use plotters::chart::ChartBuilder;
 use plotters::coord::combinators::{BindKeyPoints, IntoLogRange};
 use plotters::style::{BLACK, IntoFont};
 
-use super::{Area, PlotError, Series, palette, scale, stroke};
+use super::{AXIS, Area, MARGIN, PlotError, Series, palette, scale, stroke};
 
 /// Points of a curve: one every 0.25 %, finer than a pixel.
 const POINTS: usize = 400;
@@ -15,20 +15,22 @@ pub(super) fn draw(area: &Area<'_>, series: &[Series]) -> Result<(), PlotError> 
         range.clone().log_scale().with_key_points(scale::labelled(&range)).with_light_points(scale::unlabelled(&range));
     let mut chart = ChartBuilder::on(area)
         .margin_top(22)
-        .margin_right(24)
-        .x_label_area_size(46)
-        .y_label_area_size(70)
+        .margin_left(MARGIN)
+        .margin_right(MARGIN)
+        .x_label_area_size(42)
+        .y_label_area_size(AXIS)
         .build_cartesian_2d(seconds, 0.0..100.0)?;
     chart
         .configure_mesh()
         .bold_line_style(palette::GRID)
         .light_line_style(palette::FINE_GRID)
         .y_labels(11)
+        .y_max_light_lines(1)
         .axis_style(palette::FAINT)
         .label_style(("sans-serif", 12).into_font().color(&BLACK))
         .axis_desc_style(("sans-serif", 13).into_font().color(&BLACK))
         .x_desc("time to first token")
-        .y_desc("requests that have it")
+        .y_desc("share of requests")
         .x_label_formatter(&|seconds| scale::time_mark(*seconds))
         .y_label_formatter(&|percent| format!("{percent:.0} %"))
         .draw()?;

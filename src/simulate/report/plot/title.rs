@@ -6,7 +6,7 @@ use plotters::style::{BLACK, FontStyle, IntoFont, TextStyle};
 use super::{Area, PlotError, palette};
 
 /// Pixels above the first line, left of all lines, and below the last.
-const MARGIN: i32 = 20;
+const MARGIN: i32 = super::MARGIN as i32;
 
 /// Characters of a line of each size that the width holds.
 const LARGE_CHARS: usize = 88;
