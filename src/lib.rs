@@ -52,6 +52,7 @@ pub mod request;
 mod responses;
 pub mod routing;
 pub mod server;
+pub mod shadow;
 pub mod sim;
 pub mod simulate;
 mod state;

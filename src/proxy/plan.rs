@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use http::Method;
+use http::{HeaderMap, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,6 +16,7 @@ use crate::prefix::{BlockHasher, Chain, Sample, Scale, prompt_root};
 use crate::request::{self, Endpoint, Prompt, PromptRequest, ReadError};
 use crate::responses::{Owner, ResponseOwners, id_in_path};
 use crate::routing::Query;
+use crate::shadow;
 
 /// Leading blocks whose hash names a backend in the policies that hash. Fewer would give everyone with the same system
 /// prompt to one backend; more would part a conversation from its next turn.
@@ -28,6 +29,8 @@ pub struct Head<'a> {
     pub is_post: bool,
     /// The path, without its query.
     pub path: &'a str,
+    /// Its fields; in one of them a pool may look for the session.
+    pub headers: &'a HeaderMap,
 }
 
 /// A request as routing sees it.
@@ -64,7 +67,7 @@ struct PromptBlocks {
 impl<'a> Head<'a> {
     /// What matters of `header`.
     pub fn of(header: &'a RequestHeader) -> Self {
-        Self { is_post: header.method == Method::POST, path: header.uri.path() }
+        Self { is_post: header.method == Method::POST, path: header.uri.path(), headers: &header.headers }
     }
 }
 
@@ -81,7 +84,7 @@ pub fn plan(
 ) -> Result<(usize, Plan), Reject> {
     match Endpoint::of(head.path).filter(|_| head.is_post) {
         Some(endpoint) => match request::read(endpoint, body) {
-            Ok(request) => plan_prompt(snapshot, &request, responses),
+            Ok(request) => plan_prompt(snapshot, head, &request, responses),
             // The engine is the judge of a request without a body.
             Err(ReadError::Empty) => plan_other(snapshot, head, None, responses)
                 .map(|(pool, plan)| (pool, Plan { endpoint: Some(endpoint), ..plan })),
@@ -93,13 +96,17 @@ pub fn plan(
 
 fn plan_prompt(
     snapshot: &Snapshot,
+    head: Head<'_>,
     request: &PromptRequest<'_>,
     responses: &ResponseOwners,
 ) -> Result<(usize, Plan), Reject> {
     let model = request.model.as_deref();
     let pool =
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
-    let scale = snapshot.pools()[pool].pool.scale();
+    let PoolSnapshot { pool: shared, session_header, .. } = &snapshot.pools()[pool];
+    let scale = shared.scale();
+    let session_field = session_header.as_ref().and_then(|name| head.headers.get(name)).map(HeaderValue::as_bytes);
+    let session_member = request.session_key.as_deref().map(str::as_bytes);
     let prompts: SmallVec<[PromptBlocks; 1]> =
         request.prompts.iter().map(|prompt| PromptBlocks::of(request, prompt, scale)).collect();
     let unread_tokens = scale.tokens(request.more_prompt_bytes);
@@ -110,7 +117,7 @@ fn plan_prompt(
         expects_usage: request.expects_usage(),
         prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum::<u64>() + unread_tokens,
         owner: request.previous_response_id.as_deref().and_then(|id| responses.owner(id)),
-        session_key: request.session_key.as_deref().map(|key| xxh3_64(key.as_bytes())),
+        session_key: session_field.filter(|key| !key.is_empty()).or(session_member).map(xxh3_64),
         measured_bytes: measured_bytes(request, &prompts),
         prompts,
     };
@@ -177,6 +184,18 @@ impl Plan {
     /// The chains of its prompts, first to last.
     pub fn chains(&self) -> impl Iterator<Item = &Chain> {
         self.prompts.iter().map(|prompt| &prompt.chain)
+    }
+
+    /// Its prompts, as its pool's shadow takes them.
+    pub fn shadow_prompts(&self) -> SmallVec<[shadow::Prompt<'_>; 1]> {
+        let prompts = self.prompts.iter();
+        prompts
+            .map(|PromptBlocks { chain, tokens, tokens_per_block }| shadow::Prompt {
+                blocks: &chain.blocks,
+                tokens: *tokens,
+                tokens_per_block: *tokens_per_block,
+            })
+            .collect()
     }
 
     /// What the engine's count of `prompt_tokens` teaches of the length of a token.

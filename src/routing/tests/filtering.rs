@@ -34,6 +34,8 @@ fn pool(healths: &[Health]) -> PoolSnapshot {
         ejection: EjectionSettings::default(),
         retry: RetrySettings::default(),
         timeouts: Timeouts::default(),
+        session_header: None,
+        shadow: None,
         backends: healths.iter().enumerate().map(backend).collect(),
     }
 }
