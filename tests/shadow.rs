@@ -151,3 +151,29 @@ async fn a_session_key_in_a_header_or_the_body_pins_what_nothing_else_places() {
     }
     assert_eq!(turns.len(), 4, "without a session all take turns");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_engine_has_nothing_cached_in_any_shadow() {
+    let engine = Engine::up("shadow-restarted");
+    let proxy = Proxy::with(&Settings::new([&engine]), &[&engine]).await;
+    let prompt = streamed(&long_prompt("the same again"));
+    let cached = async || {
+        let mut tokens = Vec::new();
+        for policy in ["actual", "cost", "least_request", "round_robin"] {
+            tokens.push(shadow(&proxy, "cached_tokens", policy).await.unwrap());
+        }
+        tokens
+    };
+    proxy.chat(&prompt).await;
+    proxy.chat(&prompt).await;
+    let before = cached().await;
+    assert!(before.iter().all(|&tokens| tokens > 500.0), "there is one place to find it: {before:?}");
+    engine.stop().await;
+    proxy.until_state("shadow-restarted", "unhealthy").await;
+    engine.start();
+    proxy.until_state("shadow-restarted", "healthy").await;
+    proxy.chat(&prompt).await;
+    assert_eq!(cached().await, before, "the third request found nothing");
+    proxy.chat(&prompt).await;
+    assert!(cached().await.iter().zip(&before).all(|(now, before)| now > before), "the fourth did");
+}
