@@ -8,7 +8,7 @@
 //! prompt ([`request`], [`prefix`]), chooses a backend ([`routing`]) and streams the answer; the control loop
 //! (`control`) keeps the snapshot true by probes and scrapes.
 //!
-//! [`request`], [`prefix`], [`locality`], [`routing`] and [`pool`] are pure: no sockets, no clock reads.
+//! [`request`], [`prefix`], [`locality`], [`routing`], [`shadow`] and [`pool`] are pure: no sockets, no clock reads.
 //!
 //! # Glossary
 //!
@@ -27,6 +27,8 @@
 //! - *snapshot*: the immutable view that a decision reads; to *publish* one is to replace it. *Candidate*: a backend that
 //!   the *filter* left; *cost*: what a policy gives it, in seconds; *decision*: the choice and what led to it. *Spill*:
 //!   choosing fewer matched blocks for less load.
+//!   *Shadow*: what other policies would have got on the same requests. *Detour*: predicted TTFT that a decision gives up
+//!   for matched blocks.
 //! - *healthy* and *unhealthy* follow from active probes; *ejected*: excluded because real requests failed, until a
 //!   *probing* request *readmits* it; *draining*: takes nothing new. *Fail open*: using excluded backends when all are.
 //! - *retry*: another attempt before any response byte; *reject*: a reply made here; *shed*: a reject for want of room.
@@ -52,6 +54,7 @@ pub mod request;
 mod responses;
 pub mod routing;
 pub mod server;
+pub mod shadow;
 pub mod sim;
 pub mod simulate;
 mod state;

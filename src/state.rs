@@ -16,6 +16,10 @@ use crate::pool::Snapshot;
 use crate::responses::ResponseOwners;
 use crate::trace::{self, Recorder};
 
+/// The shadows' index may have one part in so many of what the real one has, on top of it. Four policies keep an eighth
+/// of the blocks each, and have most prompts in common.
+const SHADOW_PART: u64 = 4;
+
 /// One process's shared state. Each field says who writes it; everyone reads.
 #[derive(Debug)]
 pub struct State {
@@ -25,6 +29,8 @@ pub struct State {
     pub config: ArcSwap<Config>,
     /// What is believed to be cached where. Written by requests (their own blocks) and by the control loop (tenants).
     pub index: Arc<LocalityIndex>,
+    /// The same for the pools' shadows, thinned. Written by requests through these, and by the control loop.
+    pub shadow_index: Arc<LocalityIndex>,
     /// Which backend made a stored response. Written by requests.
     pub responses: ResponseOwners,
     /// Room for request bodies. Written by requests.
@@ -63,6 +69,10 @@ impl State {
         Ok(Self {
             snapshot: ArcSwap::default(),
             index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), fastrand::u64(..))),
+            shadow_index: Arc::new(LocalityIndex::new(
+                bytes(config.locality.max_bytes / SHADOW_PART),
+                fastrand::u64(..),
+            )),
             responses: ResponseOwners::default(),
             bodies: ByteBudget::new(bytes(config.limits.max_buffered_bytes)),
             metrics,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use http::HeaderMap;
 use serde::Serialize;
 
 use crate::pool::PoolSnapshot;
@@ -53,7 +54,8 @@ const SHOWN_HASHES: usize = 32;
 /// What the request would be rejected for.
 pub(super) fn explain(state: &State, path: &str, body: &[u8], now: Moment) -> Result<Explanation, Reject> {
     let snapshot = state.snapshot.load_full();
-    let (index, plan) = plan(&snapshot, Head { is_post: true, path }, body, &state.responses)?;
+    let (index, plan) =
+        plan(&snapshot, Head { is_post: true, path, headers: &HeaderMap::new() }, body, &state.responses)?;
     let pool = &snapshot.pools()[index];
     let matched = plan.matched_tokens(&state.index, pool);
     let filtered = routing::candidates(pool, &matched, &[], now);

@@ -81,6 +81,11 @@ impl Collector for Gauges {
             ("index_blocks", "Blocks believed held, over all backends", index.blocks as f64),
             ("index_runs", "Runs of blocks in the index", index.runs as f64),
             (
+                "shadow_index_bytes",
+                "Memory of the shadows' locality index, as counted against its budget",
+                state.shadow_index.stats().bytes as f64,
+            ),
+            (
                 "buffered_body_bytes",
                 "Request bodies held, as counted against their budget",
                 state.bodies.used_bytes() as f64,

@@ -3,6 +3,7 @@
 mod backends;
 mod explain;
 mod gauges;
+mod shadows;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::state::State;
 use crate::time;
 
 pub use gauges::Gauges;
+pub use shadows::Shadows;
 
 const INDEX: &str = "\
 GET  /metrics                  everything as Prometheus metrics

@@ -207,6 +207,8 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         models,
         engine,
         policy: section.value("policy", kind::choice(), Policy::Cost),
+        shadow: section.value("shadow", kind::flag(), true),
+        session_header: section.value("session_header", kind::header_or_none(), None),
         overload_factor: section.value("overload_factor", kind::number(1.0, 100.0), 2.0),
         quadratic_cost: section.value("quadratic_cost", kind::number(0.0, 0.01), 0.0),
         block_tokens: section.value("block_tokens", kind::count(8192), at_least_one(16)),

@@ -2,6 +2,7 @@
 //! `conf/example.yaml`, where a test compares them with it.
 
 use super::url::BackendUrl;
+use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -155,6 +156,10 @@ pub struct Pool {
     pub engine: Engine,
     /// How a backend is chosen; cost.
     pub policy: Policy,
+    /// Whether what other policies would have got is counted; true.
+    pub shadow: bool,
+    /// The request header that names a session, before the keys in bodies; `None`, in the file none.
+    pub session_header: Option<HeaderName>,
     /// Load above which the warmest backend is passed over, as a multiple of the mean; 2.0, 1 to 100.
     /// For `locality_first` and `consistent_hash`.
     pub overload_factor: f64,

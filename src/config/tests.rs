@@ -126,6 +126,27 @@ fn the_files_of_conf_fit_the_page() {
     }
 }
 
+// === headers ===
+
+#[test]
+fn a_session_header_is_what_http_can_call_a_header_or_none() {
+    let header = |text: &str| parse(&with_pool_lines(text), "f").unwrap().pools[0].session_header.clone();
+    assert_eq!((header(""), header("    session_header: none\n")), (None, None));
+    assert_eq!(header("    session_header: X-Session-Id\n"), Some(http::HeaderName::from_static("x-session-id")));
+    for (wrong, why) in [
+        (
+            "'x session'",
+            "found `x session`; not what HTTP can call a header; expected none, or the name of a request header",
+        ),
+        ("''", "not what HTTP can call a header"),
+        ("7", "found `7`; expected none, or the name"),
+        (&"x".repeat(129), "longer than 128 characters"),
+    ] {
+        let problems = problems(&with_pool_lines(&format!("    session_header: {wrong}\n")));
+        assert!(problems.contains(why), "{wrong}: {problems}");
+    }
+}
+
 // === YAML ===
 
 #[test]

@@ -4,10 +4,14 @@
 
 use super::tree::Node;
 use super::{AccessLog, Choice, url::BackendUrl};
+use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Longest header name that is taken: longer than any in use.
+const MAX_HEADER_NAME_BYTES: usize = 128;
 
 /// How to read a value, and what it has to be.
 pub(super) struct Kind<T> {
@@ -171,6 +175,15 @@ pub(super) fn http_path_or_auto() -> Kind<Option<String>> {
     Kind::new(format!("auto, or {}", path.right), move |node| match node {
         Node::Text(text) if text == "auto" => Ok(None),
         _ => path.read(node).map(Some),
+    })
+}
+
+/// The name of a request header; `none` is `None`.
+pub(super) fn header_or_none() -> Kind<Option<HeaderName>> {
+    Kind::text("none, or the name of a request header, e.g. x-session-id", |text| match text {
+        "none" => Ok(None),
+        name if name.len() > MAX_HEADER_NAME_BYTES => Err(format!("longer than {MAX_HEADER_NAME_BYTES} characters")),
+        name => name.parse().map(Some).map_err(|_| "not what HTTP can call a header".to_owned()),
     })
 }
 

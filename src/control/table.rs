@@ -16,8 +16,11 @@ use super::settings;
 use crate::client::{Connections, connections};
 use crate::config;
 use crate::metrics::BackendLabels;
-use crate::pool::{Backend, BackendSnapshot, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot, Tenant};
+use crate::pool::{
+    Backend, BackendSnapshot, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot, Tenant,
+};
 use crate::prefix::Scale;
+use crate::shadow::{Shadow, ShadowBackend};
 use crate::state::State;
 use crate::time::Moment;
 
@@ -46,6 +49,7 @@ struct PoolEntry {
     config: config::Pool,
     pool: Arc<Pool>,
     models: Vec<Arc<str>>,
+    shadow: Option<Arc<Shadow>>,
     backends: Vec<BackendEntry>,
 }
 
@@ -100,17 +104,20 @@ impl Table {
     }
 
     fn pool_entry(&mut self, config: &config::Pool, kept: Option<PoolEntry>, bytes_per_token: f64) -> PoolEntry {
-        let (pool, mut old, watching_changed) = match kept {
+        let (pool, shadow, mut old, watching_changed) = match kept {
             Some(kept) => {
                 let has_changed = kept.config.health != config.health || kept.config.metrics != config.metrics;
-                (kept.pool, kept.backends, has_changed)
+                (kept.pool, kept.shadow, kept.backends, has_changed)
             }
             None => (
                 Arc::new(Pool::new(&*config.name, Scale::starting_at(config.block_tokens, bytes_per_token))),
+                None,
                 Vec::new(),
                 false,
             ),
         };
+        let new_shadow = || Arc::new(Shadow::new(Arc::clone(&self.state.shadow_index)));
+        let shadow = config.shadow.then(|| shadow.unwrap_or_else(new_shadow));
         let mut backends = Vec::with_capacity(config.backends.len());
         for backend in &config.backends {
             backends.push(match old.iter().position(|entry| entry.config == *backend) {
@@ -127,7 +134,7 @@ impl Table {
         self.remove(&pool, old);
         self.state.metrics.introduce_pool(pool.name());
         let models = config.models.iter().map(|model| Arc::from(&**model)).collect();
-        let entry = PoolEntry { config: config.clone(), pool, models, backends };
+        let entry = PoolEntry { config: config.clone(), pool, models, shadow, backends };
         entry.size_tenants(&self.state);
         entry
     }
@@ -209,6 +216,7 @@ impl Table {
             }
         }
         self.state.index.sweep(SWEPT_ENTRIES);
+        self.state.shadow_index.sweep(SWEPT_ENTRIES);
         self.forget_removed();
     }
 
@@ -258,10 +266,20 @@ impl PoolEntry {
         let block_tokens = self.block_tokens();
         self.pool.scale().set_block_tokens(block_tokens);
         let block_tokens = u64::from(block_tokens.get());
-        for entry in &self.backends {
+        let capacity_blocks = |entry: &BackendEntry| {
             let tokens = entry.engine.capacity_tokens.map_or(u64::from(self.config.kv_tokens.get()), NonZeroU64::get);
-            let blocks = u32::try_from(tokens / block_tokens).unwrap_or(u32::MAX);
-            state.index.set_capacity(entry.tenant, blocks);
+            u32::try_from(tokens / block_tokens).unwrap_or(u32::MAX)
+        };
+        for entry in &self.backends {
+            state.index.set_capacity(entry.tenant, capacity_blocks(entry));
+        }
+        if let Some(shadow) = &self.shadow {
+            let shadowed = self.backends.iter().map(|entry| ShadowBackend {
+                identity: entry.backend.identity(),
+                tenant: entry.tenant,
+                capacity_blocks: capacity_blocks(entry),
+            });
+            shadow.set_backends(&shadowed.collect::<Vec<_>>());
         }
     }
 
@@ -274,6 +292,8 @@ impl PoolEntry {
             ejection: settings::ejection(&self.config),
             retry: settings::retry(&state.config.load().retry),
             timeouts: settings::timeouts(&self.config),
+            session_header: self.config.session_header.clone(),
+            shadow: self.shadow.clone(),
             backends: self.backends.iter().map(BackendEntry::snapshot).collect(),
         }
     }

@@ -67,6 +67,15 @@ pub struct PoolLabels {
     pub pool: Arc<str>,
 }
 
+/// Identifies the series of what a policy would have got.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ShadowLabels {
+    /// The pool's name.
+    pub pool: Arc<str>,
+    /// The policy's name; `actual` for what was really done.
+    pub policy: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RequestLabels {
     pub(super) pool: Arc<str>,

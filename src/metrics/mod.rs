@@ -6,6 +6,7 @@
 mod labels;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text;
@@ -15,7 +16,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause};
+use crate::shadow::Detour;
+
+pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
 use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels};
 
 /// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
@@ -68,6 +71,8 @@ pub struct Metrics {
     reported_cached: Family<BackendLabels, Counter>,
     reported_predicted: Family<BackendLabels, Counter>,
     spills: Family<PoolLabels, Counter>,
+    detour: Family<PoolLabels, Counter<f64, AtomicU64>>,
+    saved_prefill: Family<PoolLabels, Counter<f64, AtomicU64>>,
     fail_open: Family<PoolLabels, Counter>,
     retries_denied: Family<PoolLabels, Counter>,
     restarts: Family<BackendLabels, Counter>,
@@ -102,6 +107,8 @@ impl Metrics {
             reported_cached: Family::default(),
             reported_predicted: Family::default(),
             spills: Family::default(),
+            detour: Family::default(),
+            saved_prefill: Family::default(),
             fail_open: Family::default(),
             retries_denied: Family::default(),
             restarts: Family::default(),
@@ -138,6 +145,16 @@ impl Metrics {
             self.duration.clone(),
         );
         registry.register("spills", "Decisions for a backend with fewer matched blocks", self.spills.clone());
+        registry.register(
+            "detour_seconds",
+            "TTFT that decisions gave up, as predicted, against the candidate with the least",
+            self.detour.clone(),
+        );
+        registry.register(
+            "saved_prefill_seconds",
+            "Prefill that decisions saved, as predicted, against the candidate with the least TTFT",
+            self.saved_prefill.clone(),
+        );
         registry.register(
             "fail_open",
             "Decisions made while every backend was excluded by health or ejection",
@@ -221,6 +238,9 @@ impl Metrics {
         for family in [&self.spills, &self.fail_open, &self.retries_denied] {
             let _ = family.get_or_create(&labels);
         }
+        for family in [&self.detour, &self.saved_prefill] {
+            let _ = family.get_or_create(&labels);
+        }
     }
 
     /// A backend is there: its series start at zero, but for those by status, which are too many.
@@ -282,6 +302,13 @@ impl Metrics {
         self.spills.get_or_create(&PoolLabels { pool: Arc::clone(pool) }).inc();
     }
 
+    /// A decision was taken: what it paid for locality, and what it got for it.
+    pub fn detoured(&self, pool: &Arc<str>, detour: Detour) {
+        let labels = PoolLabels { pool: Arc::clone(pool) };
+        self.detour.get_or_create(&labels).inc_by(detour.seconds);
+        self.saved_prefill.get_or_create(&labels).inc_by(detour.saved_prefill_seconds);
+    }
+
     /// A decision used backends that are excluded.
     pub fn failed_open(&self, pool: &Arc<str>) {
         self.fail_open.get_or_create(&PoolLabels { pool: Arc::clone(pool) }).inc();
@@ -320,6 +347,9 @@ impl Metrics {
         self.ttft.remove(&labels);
         self.duration.remove(&labels);
         for family in [&self.spills, &self.fail_open, &self.retries_denied] {
+            family.remove(&labels);
+        }
+        for family in [&self.detour, &self.saved_prefill] {
             family.remove(&labels);
         }
         // Of requests for which no backend was chosen.
@@ -395,6 +425,8 @@ mod tests {
             metrics.retried(&labels(), cause);
         }
         metrics.restarted(&labels());
+        metrics.detoured(&labels().pool, Detour { seconds: 0.25, saved_prefill_seconds: 1.5 });
+        assert!(metrics.render().contains(r#"warmgate_detour_seconds_total{pool="llama"} 0.25"#));
         metrics.tokens(&labels(), TokenRecord { prompt: 9, predicted_cached: 3, actual: Some((9, 2)) });
         assert!(metrics.render().contains("a:1"));
         metrics.forget(&labels());
@@ -412,6 +444,8 @@ mod tests {
         let text = metrics.render();
         for series in [
             r#"warmgate_spills_total{pool="llama"} 0"#,
+            r#"warmgate_detour_seconds_total{pool="llama"} 0"#,
+            r#"warmgate_saved_prefill_seconds_total{pool="llama"} 0"#,
             r#"warmgate_ttft_seconds_count{pool="llama"} 0"#,
             r#"warmgate_retries_total{pool="llama",backend="a:1",cause="connect"} 0"#,
             r#"warmgate_backend_restarts_total{pool="llama",backend="a:1"} 0"#,

@@ -10,7 +10,10 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderName;
+
 use super::{Admission, Backend, EjectionSettings, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant};
+use crate::shadow::Shadow;
 use crate::time::Moment;
 
 /// All pools at one time.
@@ -39,6 +42,10 @@ pub struct PoolSnapshot {
     pub retry: RetrySettings,
     /// How long one attempt may take.
     pub timeouts: Timeouts,
+    /// The header that names a request's session, if one does.
+    pub session_header: Option<HeaderName>,
+    /// What other policies would have got, if that is counted.
+    pub shadow: Option<Arc<Shadow>>,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
 }
@@ -225,6 +232,8 @@ mod tests {
             ejection: EjectionSettings::default(),
             retry: RetrySettings::default(),
             timeouts: Timeouts::default(),
+            session_header: None,
+            shadow: None,
             backends: Vec::new(),
         }
     }

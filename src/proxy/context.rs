@@ -18,6 +18,7 @@ use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
 use crate::pool::{Backend, InFlight, PoolSnapshot, ProbePermit, Snapshot};
 use crate::request::ResponseReader;
+use crate::shadow::ShadowInFlight;
 use crate::state::State;
 use crate::time::{self, Moment};
 
@@ -38,6 +39,8 @@ pub struct RequestContext {
     /// Where the request goes; none until it was read.
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
+    /// What it has taken in the shadow of its pool.
+    pub(super) shadow: Option<ShadowInFlight>,
     /// Attempts made.
     pub(super) attempts: u32,
     /// Backends, by index in the route's pool, that are not to be tried again.
@@ -110,6 +113,7 @@ impl RequestContext {
             request_bytes: 0,
             route: None,
             attempt: None,
+            shadow: None,
             attempts: 0,
             tried: SmallVec::new(),
             was_stale: false,

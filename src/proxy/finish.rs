@@ -63,6 +63,7 @@ fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason
     if let Some(attempt) = ctx.attempt.take() {
         attempt.in_flight.finish(now);
     }
+    ctx.shadow = None;
 }
 
 /// Status and reason. What we decided comes first, then what the error says, then what was delivered.

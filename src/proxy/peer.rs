@@ -13,8 +13,9 @@ use super::plan::owner_index;
 use super::reject::Reject;
 use crate::pool::BackendSnapshot;
 use crate::routing::{self, Dispatched, NoBackend, Pass};
+use crate::shadow::{self, Replay, ShadowInFlight};
 use crate::state::State;
-use crate::time;
+use crate::time::{self, Moment};
 
 /// Chooses, accounts for the choice and returns where to connect.
 pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
@@ -38,6 +39,7 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
     if ctx.attempts == 1 {
         let pool = route.pool();
         pool.pool.retry_budget().note_request(&pool.retry, started);
+        ctx.shadow = replay(route, &dispatched, started);
     }
     count(state, route, &dispatched);
     let mut peer = peer(route, dispatched.decision.index);
@@ -84,6 +86,22 @@ fn count(state: &State, route: &Route, dispatched: &Dispatched) {
     if matches!(dispatched.pass, Pass::FailOpen | Pass::FailOpenAgain) {
         state.metrics.failed_open(pool);
     }
+    let cost = &route.pool().policy.cost;
+    let detour = shadow::detour(cost, &route.plan.query(), &dispatched.candidates, dispatched.decision.index);
+    state.metrics.detoured(pool, detour);
+}
+
+/// Lets the pool's shadow follow the first decision for a request; later ones mend what no policy could foresee.
+fn replay(route: &Route, dispatched: &Dispatched, now: Moment) -> Option<ShadowInFlight> {
+    let pool = route.pool();
+    let replay = Replay {
+        prompts: &route.plan.shadow_prompts(),
+        query: route.plan.query(),
+        candidates: &dispatched.candidates,
+        chosen: dispatched.decision.index,
+        cost: pool.policy.cost,
+    };
+    pool.shadow.as_ref()?.replay(&replay, now)
 }
 
 fn attempt(state: &State, route: &Route, dispatched: Dispatched) -> Attempt {

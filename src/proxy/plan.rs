@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use http::Method;
+use http::{HeaderMap, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
@@ -17,6 +17,7 @@ use crate::prefix::{BlockHasher, Chain, Sample, Scale, prompt_root};
 use crate::request::{self, Endpoint, Prompt, PromptRequest, ReadError};
 use crate::responses::{Owner, ResponseOwners, id_in_path};
 use crate::routing::{Query, prefix_key};
+use crate::shadow;
 
 /// What of the request header routing looks at.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +26,8 @@ pub struct Head<'a> {
     pub is_post: bool,
     /// The path, without its query.
     pub path: &'a str,
+    /// Its fields; in one of them a pool may look for the session.
+    pub headers: &'a HeaderMap,
 }
 
 /// A request as routing sees it.
@@ -68,7 +71,7 @@ pub struct PromptBlocks {
 impl<'a> Head<'a> {
     /// What matters of `header`.
     pub fn of(header: &'a RequestHeader) -> Self {
-        Self { is_post: header.method == Method::POST, path: header.uri.path() }
+        Self { is_post: header.method == Method::POST, path: header.uri.path(), headers: &header.headers }
     }
 }
 
@@ -85,7 +88,7 @@ pub fn plan(
 ) -> Result<(usize, Plan), Reject> {
     match Endpoint::of(head.path).filter(|_| head.is_post) {
         Some(endpoint) => match request::read(endpoint, body) {
-            Ok(request) => plan_prompt(snapshot, &request, responses),
+            Ok(request) => plan_prompt(snapshot, head, &request, responses),
             // The engine is the judge of a request without a body.
             Err(ReadError::Empty) => plan_other(snapshot, head, None, responses)
                 .map(|(pool, plan)| (pool, Plan { endpoint: Some(endpoint), ..plan })),
@@ -97,14 +100,17 @@ pub fn plan(
 
 fn plan_prompt(
     snapshot: &Snapshot,
+    head: Head<'_>,
     request: &PromptRequest<'_>,
     responses: &ResponseOwners,
 ) -> Result<(usize, Plan), Reject> {
     let model = request.model.as_deref();
     let pool =
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
-    let entry = &snapshot.pools()[pool];
-    let scale = entry.pool.scale();
+    let PoolSnapshot { pool: shared, session_header, block_tokens, .. } = &snapshot.pools()[pool];
+    let scale = shared.scale();
+    let session_field = session_header.as_ref().and_then(|name| head.headers.get(name)).map(HeaderValue::as_bytes);
+    let session_member = request.session_key.as_deref().map(str::as_bytes);
     let prompts: SmallVec<[PromptBlocks; 1]> =
         request.prompts.iter().map(|prompt| PromptBlocks::of(request, prompt, scale)).collect();
     let unread_tokens = scale.tokens(request.more_prompt_bytes);
@@ -115,8 +121,8 @@ fn plan_prompt(
         expects_usage: request.expects_usage(),
         prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum::<u64>() + unread_tokens,
         owner: request.previous_response_id.as_deref().and_then(|id| responses.owner(id)),
-        session_key: request.session_key.as_deref().map(|key| xxh3_64(key.as_bytes())),
-        prefix_key: prompts.first().and_then(|first| prefix_key(&first.chain.blocks, entry.block_tokens)),
+        session_key: session_field.filter(|key| !key.is_empty()).or(session_member).map(xxh3_64),
+        prefix_key: prompts.first().and_then(|first| prefix_key(&first.chain.blocks, *block_tokens)),
         measured_bytes: measured_bytes(request, &prompts),
         prompts,
         more_prompts: request.more_prompts,
@@ -196,6 +202,18 @@ impl Plan {
         self.prompts.iter().map(|prompt| &prompt.chain)
     }
 
+    /// Its prompts, as its pool's shadow takes them.
+    pub fn shadow_prompts(&self) -> SmallVec<[shadow::Prompt<'_>; 1]> {
+        let prompts = self.prompts.iter();
+        prompts
+            .map(|PromptBlocks { chain, tokens, tokens_per_block, .. }| shadow::Prompt {
+                blocks: &chain.blocks,
+                tokens: *tokens,
+                tokens_per_block: *tokens_per_block,
+            })
+            .collect()
+    }
+
     /// What the engine's count of `prompt_tokens` teaches of the length of a token.
     pub fn sample(&self, prompt_tokens: u64) -> Option<Sample> {
         self.measured_bytes.map(|prompt_bytes| Sample { prompt_bytes, prompt_tokens, has_media: false })
@@ -213,7 +231,6 @@ impl Plan {
         }
         tokens.iter().map(|&tokens| u32::try_from(tokens).unwrap_or(u32::MAX)).collect()
     }
-
 }
 
 // === impl PromptBlocks ===

@@ -3,7 +3,9 @@
 //! Everything happens inside [`crate::pool::Pool::decide`]: the next decision of the pool sees this one's work in
 //! flight, however many requests arrive at once.
 
-use super::{Decision, Exclusion, Filtered, Pass, Query, candidates, choose};
+use smallvec::SmallVec;
+
+use super::{Candidate, Decision, Exclusion, Filtered, INLINE, Pass, Query, candidates, choose};
 use crate::pool::{Admission, Answer, InFlight, PoolSnapshot, ProbePermit};
 use crate::time::Moment;
 
@@ -18,6 +20,8 @@ pub struct Dispatched {
     pub permit: Option<ProbePermit>,
     /// Which rule let the backend through.
     pub pass: Pass,
+    /// From what it was chosen, as it was before.
+    pub candidates: SmallVec<[Candidate; INLINE]>,
 }
 
 /// No backend may be used.
@@ -49,7 +53,7 @@ pub fn dispatch(
             let Some(decision) = choose(&pool.policy, &query, &filtered.candidates, rng) else {
                 return Err(filtered.into());
             };
-            if let Some(dispatched) = admit(pool, decision, filtered.pass, answer, now) {
+            if let Some(dispatched) = admit(pool, decision, filtered, answer, now) {
                 return Ok(dispatched);
             }
         }
@@ -66,7 +70,14 @@ impl From<Filtered> for NoBackend {
 }
 
 /// Takes the probe permit if the backend needs one (none if it is gone), and accounts for the request.
-fn admit(pool: &PoolSnapshot, decision: Decision, pass: Pass, answer: Answer, now: Moment) -> Option<Dispatched> {
+fn admit(
+    pool: &PoolSnapshot,
+    decision: Decision,
+    filtered: Filtered,
+    answer: Answer,
+    now: Moment,
+) -> Option<Dispatched> {
+    let Filtered { candidates, pass, .. } = filtered;
     let backend = &pool.backends.get(decision.index)?.backend;
     let permit = match backend.ejection().admission(now) {
         Admission::Open => None,
@@ -75,5 +86,5 @@ fn admit(pool: &PoolSnapshot, decision: Decision, pass: Pass, answer: Answer, no
         Admission::Closed { .. } => return None,
     };
     let in_flight = backend.load().dispatch(decision.work, answer, now);
-    Some(Dispatched { decision, in_flight, permit, pass })
+    Some(Dispatched { decision, in_flight, permit, pass, candidates })
 }

@@ -4,6 +4,8 @@
 //! are spread evenly over any run of turns and also over every second or third of them, which a remainder is not: if
 //! every second request has only one place to go, the others still use all of theirs.
 
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
 use super::cost::score;
@@ -13,13 +15,18 @@ use crate::pool::CostModel;
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The lowest cost; of those near it, the least in flight.
+/// The lowest cost; of those near it, the least in flight. Where none of these holds any of the prompt, equals do not
+/// take turns for a request with a session key: the key decides, so that a session's first requests go to one place.
 pub(super) fn cheapest<'a>(model: &CostModel, query: &Query, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
     let totals: SmallVec<[f64; INLINE]> = score(model, query, candidates).iter().map(|terms| terms.total()).collect();
     let lowest = totals.iter().copied().min_by(f64::total_cmp)?;
     let margin = model.near_seconds.max(lowest * model.near_share).max(0.0);
     let near = candidates.iter().zip(&totals).filter(|&(_, &total)| total <= lowest + margin);
-    least_by(query, near.map(|(candidate, _)| candidate), |candidate| candidate.load.in_flight)
+    let near = near.map(|(candidate, _)| candidate);
+    match query.session_key.filter(|_| near.clone().all(|candidate| candidate.matched_tokens == 0)) {
+        Some(key) => near.min_by_key(|candidate| (candidate.load.in_flight, Reverse(rank(key, candidate)))),
+        None => least_by(query, near, |candidate| candidate.load.in_flight),
+    }
 }
 
 /// The most matched tokens, unless the least loaded of these has more than `overload_factor` times the mean in flight;

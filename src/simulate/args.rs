@@ -101,7 +101,8 @@ pub(crate) struct SimulateArgs {
     pub(super) plot: Option<PathBuf>,
 }
 
-const DEFAULT_POLICIES: &str = "cost,locality_first,prefix_affinity,consistent_hash,least_request,power_of_two,round_robin,random";
+const DEFAULT_POLICIES: &str =
+    "cost,locality_first,prefix_affinity,consistent_hash,least_request,power_of_two,round_robin,random";
 
 const HELP: &str = "\
 Examples:

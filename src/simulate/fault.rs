@@ -87,7 +87,10 @@ impl FromStr for Fault {
                 let backend = backend()?;
                 let factor = fields.next().and_then(|field| field.parse::<f64>().ok());
                 let factor = factor.filter(|factor| (0.01..=1e4).contains(factor));
-                FaultKind::Slow { backend, factor: factor.ok_or_else(|| wrong("the factor is not within 0.01..10000"))? }
+                FaultKind::Slow {
+                    backend,
+                    factor: factor.ok_or_else(|| wrong("the factor is not within 0.01..10000"))?,
+                }
             }
             "add" => FaultKind::Add,
             _ => return Err(wrong("it is none of restart, slow, add")),
@@ -114,7 +117,11 @@ mod tests {
         for text in ["restart@600:2:12.5", "slow@0.5:0:3", "add@60"] {
             assert_eq!(text.parse::<Fault>().unwrap().to_string(), text);
         }
-        assert_eq!("restart@1:0".parse::<Fault>().unwrap().to_string(), "restart@1:0:30", "the time down has a default");
+        assert_eq!(
+            "restart@1:0".parse::<Fault>().unwrap().to_string(),
+            "restart@1:0:30",
+            "the time down has a default"
+        );
     }
 
     #[test]

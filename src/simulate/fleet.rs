@@ -7,7 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::workload::Turn;
-use crate::sim::engine::{BlockCache, Engine, Event, EventDetail, EventKind, Noise, Parameters, Rejected, Request, RequestId};
+use crate::sim::engine::{
+    BlockCache, Engine, Event, EventDetail, EventKind, Noise, Parameters, Rejected, Request, RequestId,
+};
 use crate::time::Moment;
 
 /// All engines. Requests are named by the caller's numbers.

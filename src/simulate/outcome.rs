@@ -253,7 +253,8 @@ mod tests {
     #[test]
     fn the_minute_after_a_fault_is_seen_alone() {
         let records = vec![record(10, 0, Some(1.0)), record(110, 0, Some(9.0)), record(170, 0, Some(4.0))];
-        let summary = outcome(records).summary("cost", &OBJECTIVE, &[Duration::from_secs(100), Duration::from_secs(165)]);
+        let summary =
+            outcome(records).summary("cost", &OBJECTIVE, &[Duration::from_secs(100), Duration::from_secs(165)]);
         assert_eq!((summary.ttft_p90_before, summary.ttft_p90_after), (Some(1.0), vec![9.0, 4.0]));
     }
 

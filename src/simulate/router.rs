@@ -59,6 +59,8 @@ impl Router {
             ejection: EjectionSettings::default(),
             retry: RetrySettings::default(),
             timeouts: Timeouts::default(),
+            session_header: None,
+            shadow: None,
             backends: Vec::new(),
         };
         let capacity_tokens = u64::from(engine.kv_blocks) * u64::from(block_tokens.get());
@@ -122,8 +124,7 @@ impl Router {
             believed.max(known).saturating_mul(self.block_tokens.get())
         };
         let matched: Vec<u32> = self.pool.backends.iter().zip(engines).map(matched).collect();
-        let dispatched =
-            dispatch(&self.pool, &query, &matched, tried, Answer::Streamed, now, &mut self.rng).ok()?;
+        let dispatched = dispatch(&self.pool, &query, &matched, tried, Answer::Streamed, now, &mut self.rng).ok()?;
         let tenant = self.pool.backends[dispatched.decision.index].tenant;
         Some(Routed {
             decision: dispatched.decision,

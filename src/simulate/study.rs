@@ -81,8 +81,11 @@ impl Study {
 
     /// Runs everything. The results are in the contenders' order, whichever thread was first.
     pub(super) fn run(&self, progress: &Progress) -> Vec<Result> {
-        let jobs: Vec<(Contender, &Trial)> =
-            self.contenders.iter().flat_map(|&contender| self.trials.iter().map(move |trial| (contender, trial))).collect();
+        let jobs: Vec<(Contender, &Trial)> = self
+            .contenders
+            .iter()
+            .flat_map(|&contender| self.trials.iter().map(move |trial| (contender, trial)))
+            .collect();
         let outcomes: Vec<Mutex<Option<Outcome>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
         let next = AtomicUsize::new(0);
         let work = || {
@@ -128,7 +131,8 @@ impl Study {
     pub(super) fn title(&self) -> String {
         let requests = self.trials.first().map_or(0, |trial| trial.workload.requests());
         let speeds = self.trials.iter().map(|trial| trial.setup.speed).sum::<f64>() / self.trials.len().max(1) as f64;
-        let seeds = if self.trials.len() > 1 { format!(", mean of {} seeds", self.trials.len()) } else { String::new() };
+        let seeds =
+            if self.trials.len() > 1 { format!(", mean of {} seeds", self.trials.len()) } else { String::new() };
         format!(
             "Simulated: {}, {requests} requests at {speeds:.3} times its speed, {} backends{seeds}",
             self.name, self.setup.backends

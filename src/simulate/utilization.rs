@@ -17,7 +17,9 @@ const TOLERANCE: f64 = 0.01;
 
 /// A workload that cannot be brought to the utilization.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("utilization {target} cannot be reached: at {speed:.3} times the workload's speed it is {reached:.2}; use --speed")]
+#[error(
+    "utilization {target} cannot be reached: at {speed:.3} times the workload's speed it is {reached:.2}; use --speed"
+)]
 pub(super) struct OutOfReach {
     target: f64,
     reached: f64,

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, OtherRouters, Origin, Polled, Pool,
-    PoolSnapshot, RetrySettings, Tenant, Timeouts, Transition,
+    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, OtherRouters, Polled,
+    Pool, PoolSnapshot, RetrySettings, Tenant, Timeouts, Transition,
 };
 use crate::prefix::Scale;
 use crate::time::Moment;
@@ -35,6 +35,8 @@ fn pool(healths: &[Health]) -> PoolSnapshot {
         ejection: EjectionSettings::default(),
         retry: RetrySettings::default(),
         timeouts: Timeouts::default(),
+        session_header: None,
+        shadow: None,
         backends: healths.iter().enumerate().map(backend).collect(),
     }
 }

@@ -132,6 +132,28 @@ fn a_session_has_precedence_in_consistent_hash() {
 }
 
 #[test]
+fn a_session_keeps_its_place_among_equals_in_cost_while_nothing_is_cached() {
+    let cost = policy(PolicyKind::Cost);
+    let fleet: Vec<_> = (0..8).map(idle).collect();
+    let in_session = |key, turn| Query { session_key: Some(key), turn, ..query(100) };
+    let mut counts = vec![0; 8];
+    for key in 0..4_000 {
+        let home = index(&cost, &in_session(key, key), &fleet);
+        counts[home] += 1;
+        assert!((0..3).all(|turn| index(&cost, &in_session(key, turn), &fleet) == home), "the turn moved key {key}");
+        let mut busy = fleet.clone();
+        busy[home].load.in_flight = 1;
+        assert_ne!(index(&cost, &in_session(key, 0), &busy), home, "less in flight counts more than the session");
+    }
+    let (least, most) = range(&counts);
+    assert!(least > 400 && most < 600, "sessions are spread: {counts:?}");
+
+    let warm: Vec<_> = fleet.iter().map(|candidate| Candidate { matched_tokens: 16, ..*candidate }).collect();
+    let places: std::collections::BTreeSet<_> = (0..50).map(|turn| index(&cost, &in_session(1, turn), &warm)).collect();
+    assert_eq!(places.len(), 8, "where all hold the same, they take turns");
+}
+
+#[test]
 fn hashing_policies_go_by_load_without_a_key() {
     let fleet = [with_in_flight(0, 3), with_in_flight(1, 1), with_in_flight(2, 2)];
     for kind in [PolicyKind::PrefixAffinity, PolicyKind::CONSISTENT_HASH] {

@@ -8,8 +8,27 @@ use crate::simulate::outcome::Summary;
 pub(in crate::simulate) fn table(summaries: &[Summary], faults: &[String]) -> String {
     let mut out = format!(
         "{:<16} {:>6} {:>12} {:>22} {:>8} {:>8} {:>13} {:>8} {:>9}\n{:<16} {:>6} {:>12} {:>7} {:>7} {:>6} {:>8} {:>8} {:>6} {:>6} {:>8} {:>9}\n",
-        "", "hits", "prefill", "TTFT, seconds", "", "e2e", "skew", "good", "requests", "policy", "%", "tokens", "p50",
-        "p90", "p99", "mean", "mean", "tokens", "reqs", "%", "(failed)",
+        "",
+        "hits",
+        "prefill",
+        "TTFT, seconds",
+        "",
+        "e2e",
+        "skew",
+        "good",
+        "requests",
+        "policy",
+        "%",
+        "tokens",
+        "p50",
+        "p90",
+        "p99",
+        "mean",
+        "mean",
+        "tokens",
+        "reqs",
+        "%",
+        "(failed)",
     );
     for summary in summaries {
         let failed = if summary.failed > 0.0 { format!(" ({:.0})", summary.failed) } else { String::new() };

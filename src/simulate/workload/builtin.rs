@@ -139,7 +139,7 @@ mod tests {
         fn lengths_are_at_least_one_and_chains_cover_all_that_can_be_found(
             builtin in any_builtin(), seed in any::<u64>(),
         ) {
-            let workload = builtin.generate(Some(40), seed);
+            let workload = builtin.generate(Some(40), None, seed);
             for turn in workload.sessions.iter().flat_map(|session| &session.turns) {
                 prop_assert!(turn.prompt_tokens > 0 && turn.output_tokens > 0);
                 let whole = (turn.prompt_tokens + turn.output_tokens) / workload.block_tokens;
@@ -151,7 +151,7 @@ mod tests {
         fn a_prompt_begins_with_the_one_before_it(
             builtin in prop::sample::select(&[Builtin::Conversation, Builtin::Agentic][..]), seed in any::<u64>(),
         ) {
-            let workload = builtin.generate(Some(60), seed);
+            let workload = builtin.generate(Some(60), None, seed);
             for pair in workload.sessions.iter().flat_map(|session| session.turns.windows(2)) {
                 let [before, after] = [0, 1].map(|at: usize| pair[at].prompt_blocks(workload.block_tokens));
                 prop_assert!(after.starts_with(before));
@@ -179,14 +179,14 @@ mod tests {
             Builtin::ALL.map(|builtin| requests(builtin).unwrap()),
             ["2000", "4000", "4000", "4000", "4000", "4000"]
         );
-        assert_eq!(Builtin::SharedPrefix.generate(None, 1).requests(), 2_000);
-        assert_eq!(Builtin::Agentic.generate(None, 1).requests(), 4_000);
+        assert_eq!(Builtin::SharedPrefix.generate(None, None, 1).requests(), 2_000);
+        assert_eq!(Builtin::Agentic.generate(None, None, 1).requests(), 4_000);
     }
 
     #[test]
     fn only_the_closed_loop_has_turns_without_a_pause() {
         for builtin in Builtin::ALL {
-            let workload = builtin.generate(Some(300), 1);
+            let workload = builtin.generate(Some(300), None, 1);
             let mut later = workload.sessions.iter().flat_map(|session| &session.turns[1..]);
             assert_eq!(later.any(|turn| turn.pause.is_zero()), builtin.is_closed(), "{}", builtin.name());
         }

@@ -1,0 +1,112 @@
+//! Prefill at one backend, as a clock: requests are prefilled one after the other, at a known rate.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::pool::LoadView;
+use crate::routing::Candidate;
+use crate::time::Moment;
+
+/// A longer wait is not counted as longer. A policy that could not bear the traffic would otherwise be behind by more
+/// and more, where real clients give up; and it would need as long to recover as it was overloaded.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Ends of prefill that are kept for one backend; with more, the first count as done.
+const MAX_PREFILLING: usize = 1_024;
+
+/// What is known of the prefill of one backend.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Queue {
+    /// When all prefill is done.
+    free_at: Moment,
+    /// When that of each request is done, in order.
+    prefilling: VecDeque<Moment>,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    /// Adds a request with this much work, at a rate in work units a second; its TTFT in seconds.
+    pub(super) fn push(&mut self, work: f64, rate: f64, now: Moment) -> f64 {
+        // Rates are at least 10 and work at most 1e9; the bound is for what else might be passed in.
+        let prefill = Duration::try_from_secs_f64(work / rate.max(1.0)).unwrap_or(MAX_WAIT);
+        let ttft = self.free_at.since(now) + prefill;
+        self.free_at = now + ttft.min(MAX_WAIT);
+        self.settle(now);
+        if self.prefilling.len() >= MAX_PREFILLING {
+            self.prefilling.pop_front();
+        }
+        self.prefilling.push_back(self.free_at);
+        ttft.as_secs_f64()
+    }
+
+    /// The load as `candidate`'s would be read, with this many requests in flight.
+    pub(super) fn load(&mut self, candidate: &Candidate, in_flight: u32, now: Moment) -> LoadView {
+        self.settle(now);
+        // A real request may have ended while its prefill here goes on.
+        let waiting = u32::try_from(self.prefilling.len()).unwrap_or(u32::MAX).min(in_flight);
+        let pending_work = self.free_at.since(now).as_secs_f64() * candidate.rate;
+        LoadView {
+            pending_work,
+            head_work: pending_work,
+            head_for: Duration::ZERO,
+            decoding: in_flight - waiting,
+            in_flight,
+            rate: candidate.load.rate,
+        }
+    }
+
+    fn settle(&mut self, now: Moment) {
+        while self.prefilling.front().is_some_and(|&end| end <= now) {
+            self.prefilling.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shadow::tests::candidate;
+
+    fn at(millis: u64) -> Moment {
+        Moment::at(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn requests_are_prefilled_one_after_the_other() {
+        let mut queue = Queue::default();
+        assert_eq!(queue.push(500.0, 1_000.0, at(1_000)), 0.5);
+        assert_eq!(queue.push(250.0, 1_000.0, at(1_000)), 0.75, "it waits for the first");
+        assert_eq!(queue.push(250.0, 1_000.0, at(1_500)), 0.5, "half a second later only the second is left");
+        assert_eq!(queue.push(100.0, 1_000.0, at(9_000)), 0.1, "an idle engine starts at once");
+    }
+
+    #[test]
+    fn a_request_decodes_once_its_prefill_is_done() {
+        let (mut queue, candidate) = (Queue::default(), candidate(0, 1_000.0));
+        queue.push(500.0, 1_000.0, at(0));
+        queue.push(500.0, 1_000.0, at(0));
+        let read = |queue: &mut Queue, in_flight, millis| {
+            let load = queue.load(&candidate, in_flight, at(millis));
+            (load.pending_work, load.decoding, load.in_flight)
+        };
+        assert_eq!(read(&mut queue, 2, 0), (1_000.0, 0, 2));
+        assert_eq!(read(&mut queue, 2, 600), (400.0, 1, 2));
+        assert_eq!(read(&mut queue, 0, 600), (400.0, 0, 0), "the real ones have ended; the prefill goes on");
+        assert_eq!(read(&mut queue, 2, 1_000), (0.0, 2, 2));
+    }
+
+    #[test]
+    fn it_is_bounded_whatever_comes() {
+        let mut queue = Queue::default();
+        for _ in 0..10 * MAX_PREFILLING {
+            queue.push(1e9, 10.0, at(0));
+        }
+        assert_eq!(queue.prefilling.len(), MAX_PREFILLING);
+        assert_eq!(queue.push(0.0, 10.0, at(0)), MAX_WAIT.as_secs_f64(), "the wait is the longest there is");
+        assert_eq!(queue.push(0.0, 10.0, at(60_000)), 0.0, "and over after that time");
+        for (work, rate) in [(f64::NAN, 10.0), (f64::INFINITY, 10.0), (1.0, 0.0), (1.0, f64::NAN), (-1.0, 10.0)] {
+            assert!(Queue::default().push(work, rate, at(0)).is_finite(), "{work} at {rate}");
+        }
+    }
+}
