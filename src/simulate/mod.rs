@@ -19,6 +19,10 @@ use std::error::Error;
 use std::process::ExitCode;
 
 pub(crate) use args::SimulateArgs;
+pub use fault::{Fault, FaultKind, ParseFaultError};
+pub use outcome::{Objective, Outcome, Record, Summary, Times};
+pub use run::run;
+pub use setup::{Contender, Locality, Setup};
 
 use report::{Progress, Series, draw, table};
 use study::{Result as StudyResult, Study};

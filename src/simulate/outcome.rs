@@ -6,77 +6,91 @@ use crate::time::Moment;
 
 /// One request, after its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Record {
-    pub(super) arrived: Moment,
+pub struct Record {
+    /// When it came.
+    pub arrived: Moment,
     /// The backend that served it last.
-    pub(super) backend: usize,
-    /// Whole blocks of its prompt, and those that the engine found in its cache.
-    pub(super) blocks: u32,
-    pub(super) cached_blocks: u32,
+    pub backend: usize,
+    /// Whole blocks of its prompt.
+    pub blocks: u32,
+    /// Those of them that the engine found in its cache.
+    pub cached_blocks: u32,
     /// Tokens of its prompt that the engine computed.
-    pub(super) prefill_tokens: u32,
-    pub(super) output_tokens: u32,
+    pub prefill_tokens: u32,
+    /// Tokens of its answer.
+    pub output_tokens: u32,
     /// Since its arrival; none if it was cut off or refused.
-    pub(super) times: Option<Times>,
+    pub times: Option<Times>,
 }
 
 /// How long a request took, in seconds since its arrival.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Times {
-    pub(super) first_token: f64,
-    pub(super) end: f64,
+pub struct Times {
+    /// To the first token of the answer.
+    pub first_token: f64,
+    /// To the last.
+    pub end: f64,
 }
 
 /// Everything about one contender's run.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Outcome {
-    pub(super) records: Vec<Record>,
+pub struct Outcome {
+    /// In the order in which they ended.
+    pub records: Vec<Record>,
     /// Backends at the end.
-    pub(super) backends: usize,
+    pub backends: usize,
     /// Share of the backends' time in steps with prefill, while sessions start.
-    pub(super) utilization: f64,
+    pub utilization: f64,
 }
 
 /// Limits within which an answer counts as good.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Objective {
+pub struct Objective {
     /// To the first token, seconds.
-    pub(super) ttft: f64,
+    pub ttft: f64,
     /// For each further token on average, seconds.
-    pub(super) per_token: f64,
+    pub per_token: f64,
 }
 
 /// The figures of one run, or the means of several.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
-pub(super) struct Summary {
-    pub(super) policy: String,
+pub struct Summary {
+    /// The contender's name.
+    pub policy: String,
     /// Found share of the prompts' whole blocks. A block that is not whole can be in no cache.
-    pub(super) hit_ratio: f64,
+    pub hit_ratio: f64,
     /// Prompt tokens that were computed.
-    pub(super) prefill_tokens: f64,
-    /// Seconds, here and below.
-    pub(super) ttft_mean: f64,
-    pub(super) ttft_p50: f64,
-    pub(super) ttft_p90: f64,
-    pub(super) ttft_p99: f64,
-    pub(super) e2e_mean: f64,
-    /// The busiest backend by the mean: in prompt tokens computed, and in requests.
-    pub(super) skew_tokens: f64,
-    pub(super) skew_requests: f64,
+    pub prefill_tokens: f64,
+    /// Mean time to first token. Times are in seconds, here and below.
+    pub ttft_mean: f64,
+    /// Median time to first token.
+    pub ttft_p50: f64,
+    /// The time within which 90 % had their first token.
+    pub ttft_p90: f64,
+    /// The time within which 99 % had their first token.
+    pub ttft_p99: f64,
+    /// Mean time to the last token.
+    pub e2e_mean: f64,
+    /// Prompt tokens computed by the busiest backend, as a multiple of the mean.
+    pub skew_tokens: f64,
+    /// Requests of the busiest backend, as a multiple of the mean.
+    pub skew_requests: f64,
     /// Share of requests within the objective.
-    pub(super) goodput: f64,
-    pub(super) requests: f64,
-    /// Requests that were cut off or refused; among `requests`.
-    pub(super) failed: f64,
-    /// Share of time in steps with prefill.
-    pub(super) utilization: f64,
+    pub goodput: f64,
+    /// Requests in all.
+    pub requests: f64,
+    /// Requests among these that were cut off or refused.
+    pub failed: f64,
+    /// Share of time in steps with prefill, from a fifth of the sessions' starts on.
+    pub utilization: f64,
     /// How fast sessions started, as a multiple of the workload's own speed.
-    pub(super) speed: f64,
-    /// With faults: TTFT p90 of what arrived before the first, and in the minute after each, in order of time.
+    pub speed: f64,
+    /// With faults: TTFT p90 of what arrived before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ttft_p90_before: Option<f64>,
+    pub ttft_p90_before: Option<f64>,
+    /// With faults: TTFT p90 of what arrived in the minute after each, in order of time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) ttft_p90_after: Vec<f64>,
+    pub ttft_p90_after: Vec<f64>,
 }
 
 /// How long after a fault its effect is looked at.
@@ -86,17 +100,17 @@ const AFTERMATH: Duration = Duration::from_secs(60);
 
 impl Outcome {
     /// TTFTs of what was served, in rising order, seconds.
-    pub(super) fn ttfts(&self) -> Vec<f64> {
+    pub fn ttfts(&self) -> Vec<f64> {
         self.ttfts_of(|_| true)
     }
 
     /// Prompt tokens computed at each backend.
-    pub(super) fn prefill_by_backend(&self) -> Vec<f64> {
+    pub fn prefill_by_backend(&self) -> Vec<f64> {
         self.by_backend(|record| f64::from(record.prefill_tokens))
     }
 
     /// The figures; `faults` are the times of the faults, in order.
-    pub(super) fn summary(&self, policy: &str, objective: &Objective, faults: &[Duration]) -> Summary {
+    pub fn summary(&self, policy: &str, objective: &Objective, faults: &[Duration]) -> Summary {
         let ttfts = self.ttfts();
         let sum = |of: &dyn Fn(&Record) -> f64| self.records.iter().map(of).sum::<f64>();
         let served = ttfts.len() as f64;
@@ -162,7 +176,7 @@ impl Record {
 
 impl Summary {
     /// The means of the same contender's runs with different seeds.
-    pub(super) fn mean(runs: &[Self]) -> Self {
+    pub fn mean(runs: &[Self]) -> Self {
         let count = runs.len().max(1) as f64;
         let mean = |of: &dyn Fn(&Self) -> f64| runs.iter().map(of).sum::<f64>() / count;
         let optional = |of: &dyn Fn(&Self) -> Option<f64>| {

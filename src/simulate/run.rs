@@ -26,14 +26,8 @@ const MEASURED_FROM: f64 = 0.2;
 /// Requests between two reports of progress.
 const PROGRESS_EVERY: usize = 256;
 
-/// Runs `contender` to the end. `progress` is told now and then how many requests have ended.
-pub(super) fn run(
-    workload: &Workload,
-    setup: &Setup,
-    contender: Contender,
-    seed: u64,
-    progress: &dyn Fn(usize),
-) -> Outcome {
+/// Runs `contender` to the end. `seed` decides ties; `progress` is told now and then how many requests have ended.
+pub fn run(workload: &Workload, setup: &Setup, contender: Contender, seed: u64, progress: &dyn Fn(usize)) -> Outcome {
     let mut run = Run::new(workload, setup, contender, seed);
     run.start();
     let mut reported = 0;

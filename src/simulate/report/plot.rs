@@ -20,7 +20,7 @@ use plotters::style::WHITE;
 
 /// One policy's results.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub(in crate::simulate) struct Series {
     /// Its name.
     pub policy: String,
     /// TTFT of every answered request, ascending; may be empty. Less than a microsecond is shown as one.
@@ -32,7 +32,7 @@ pub struct Series {
 /// A plot that could not be drawn.
 #[derive(Debug, thiserror::Error)]
 #[error("the plot cannot be drawn")]
-pub struct PlotError(#[from] DrawingAreaErrorKind<io::Error>);
+pub(in crate::simulate) struct PlotError(#[from] DrawingAreaErrorKind<io::Error>);
 
 /// A part of the picture, its pixels counted from its upper left corner.
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -56,7 +56,7 @@ const BARS_HEIGHT: u32 = 310;
 /// # Errors
 ///
 /// If the library that draws refuses; no input is known to make it.
-pub fn draw(title: &str, series: &[Series]) -> Result<String, PlotError> {
+pub(in crate::simulate) fn draw(title: &str, series: &[Series]) -> Result<String, PlotError> {
     let title = title::Title::new(title);
     let curves_height = CURVES_HEIGHT.max(legend::height(series.len()));
     let size = (WIDTH, title.height() + curves_height + BARS_HEIGHT);
