@@ -21,7 +21,7 @@ mod thin;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -81,12 +81,15 @@ pub struct Totals {
 /// A number for each policy, in the order of [`ShadowPolicy::ALL`].
 type Each<T> = [T; ShadowPolicy::ALL.len()];
 
-/// One pool's shadows. Shared by all snapshots of the pool; dropping it empties its part of the index.
+/// One pool's shadow, kept through reloads; dropping it empties its part of the index.
 #[derive(Debug)]
 pub struct Shadow {
     /// Written by requests, and by the control loop when backends change.
     state: Mutex<State>,
 }
+
+/// The shadows of all pools that have one, by the pool's name.
+pub type Shadows = BTreeMap<Arc<str>, Arc<Shadow>>;
 
 #[derive(Debug)]
 struct State {
