@@ -14,6 +14,7 @@ use crate::logging;
 use crate::metrics::Metrics;
 use crate::pool::Snapshot;
 use crate::responses::ResponseOwners;
+use crate::shadow::Shadows;
 use crate::trace::{self, Recorder};
 
 /// The shadows' index may have one part in so many of what the real one has, on top of it. Four policies keep an eighth
@@ -29,7 +30,9 @@ pub struct State {
     pub config: ArcSwap<Config>,
     /// What is believed to be cached where. Written by requests (their own blocks) and by the control loop (tenants).
     pub index: Arc<LocalityIndex>,
-    /// The same for the pools' shadows, thinned. Written by requests through these, and by the control loop.
+    /// What other policies would have got. Replaced by the control loop when pools change, fed by requests.
+    pub shadows: ArcSwap<Shadows>,
+    /// What the shadows believe to be cached where, thinned. Written by requests and by the control loop, through them.
     pub shadow_index: Arc<LocalityIndex>,
     /// Which backend made a stored response. Written by requests.
     pub responses: ResponseOwners,
@@ -69,6 +72,7 @@ impl State {
         Ok(Self {
             snapshot: ArcSwap::default(),
             index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), fastrand::u64(..))),
+            shadows: ArcSwap::default(),
             shadow_index: Arc::new(LocalityIndex::new(
                 bytes(config.locality.max_bytes / SHADOW_PART),
                 fastrand::u64(..),

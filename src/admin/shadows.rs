@@ -9,11 +9,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
 use crate::metrics::ShadowLabels;
-use crate::pool::PoolSnapshot;
 use crate::shadow::Totals;
 use crate::state::State;
 
-/// A collector over the shadows of the published pools.
+/// A collector over the shadows of all pools.
 pub struct Shadows(Arc<State>);
 
 /// A counter of each policy: name, help, value.
@@ -47,12 +46,8 @@ impl fmt::Debug for Shadows {
 
 impl Collector for Shadows {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let snapshot = self.0.snapshot.load();
-        let of_pool = |pool: &PoolSnapshot| {
-            let name = Arc::clone(pool.pool.name());
-            pool.shadow.as_ref().map(|shadow| (name, shadow.totals()))
-        };
-        let pools: Vec<_> = snapshot.pools().iter().filter_map(of_pool).collect();
+        let shadows = self.0.shadows.load();
+        let pools: Vec<_> = shadows.iter().map(|(pool, shadow)| (pool, shadow.totals())).collect();
         for (name, help, value) in COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (pool, totals) in &pools {

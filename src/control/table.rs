@@ -101,6 +101,8 @@ impl Table {
             self.leaving_pools.push(Arc::clone(pool.pool.name()));
             self.remove(&pool.pool, pool.backends);
         }
+        let shadows = self.pools.iter().filter_map(|pool| Some((Arc::clone(pool.pool.name()), pool.shadow.clone()?)));
+        self.state.shadows.store(Arc::new(shadows.collect()));
     }
 
     fn pool_entry(&mut self, config: &config::Pool, kept: Option<PoolEntry>, bytes_per_token: f64) -> PoolEntry {
@@ -293,7 +295,6 @@ impl PoolEntry {
             retry: settings::retry(&state.config.load().retry),
             timeouts: settings::timeouts(&self.config),
             session_header: self.config.session_header.clone(),
-            shadow: self.shadow.clone(),
             backends: self.backends.iter().map(BackendEntry::snapshot).collect(),
         }
     }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use http::HeaderName;
 
 use super::{Admission, Backend, EjectionSettings, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant};
-use crate::shadow::Shadow;
 use crate::time::Moment;
 
 /// All pools at one time.
@@ -44,8 +43,6 @@ pub struct PoolSnapshot {
     pub timeouts: Timeouts,
     /// The header that names a request's session, if one does.
     pub session_header: Option<HeaderName>,
-    /// What other policies would have got, if that is counted.
-    pub shadow: Option<Arc<Shadow>>,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
 }
@@ -233,7 +230,6 @@ mod tests {
             retry: RetrySettings::default(),
             timeouts: Timeouts::default(),
             session_header: None,
-            shadow: None,
             backends: Vec::new(),
         }
     }

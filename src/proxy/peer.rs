@@ -39,7 +39,7 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
     if ctx.attempts == 1 {
         let pool = route.pool();
         pool.pool.retry_budget().note_request(&pool.retry, started);
-        ctx.shadow = replay(route, &dispatched, started);
+        ctx.shadow = replay(state, route, &dispatched, started);
     }
     count(state, route, &dispatched);
     let mut peer = peer(route, dispatched.decision.index);
@@ -86,14 +86,18 @@ fn count(state: &State, route: &Route, dispatched: &Dispatched) {
     if matches!(dispatched.pass, Pass::FailOpen | Pass::FailOpenAgain) {
         state.metrics.failed_open(pool);
     }
-    let cost = &route.pool().policy.cost;
-    let detour = shadow::detour(cost, &route.plan.query(), &dispatched.candidates, dispatched.decision.index);
-    state.metrics.detoured(pool, detour);
+    let (cost, query) = (&route.pool().policy.cost, route.plan.query());
+    if query.prompt_tokens > 0 {
+        let detour = shadow::detour(cost, &query, &dispatched.candidates, dispatched.decision.index);
+        state.metrics.detoured(pool, detour);
+    }
 }
 
 /// Lets the pool's shadow follow the first decision for a request; later ones mend what no policy could foresee.
-fn replay(route: &Route, dispatched: &Dispatched, now: Moment) -> Option<ShadowInFlight> {
+fn replay(state: &State, route: &Route, dispatched: &Dispatched, now: Moment) -> Option<ShadowInFlight> {
     let pool = route.pool();
+    let shadows = state.shadows.load();
+    let shadow = shadows.get(pool.pool.name())?;
     let replay = Replay {
         prompts: &route.plan.shadow_prompts(),
         query: route.plan.query(),
@@ -101,7 +105,7 @@ fn replay(route: &Route, dispatched: &Dispatched, now: Moment) -> Option<ShadowI
         chosen: dispatched.decision.index,
         cost: pool.policy.cost,
     };
-    pool.shadow.as_ref()?.replay(&replay, now)
+    shadow.replay(&replay, now)
 }
 
 fn attempt(state: &State, route: &Route, dispatched: Dispatched) -> Attempt {

@@ -3,9 +3,7 @@
 //! Everything happens inside [`crate::pool::Pool::decide`]: the next decision of the pool sees this one's work in
 //! flight, however many requests arrive at once.
 
-use smallvec::SmallVec;
-
-use super::{Candidate, Decision, Exclusion, Filtered, INLINE, Pass, Query, candidates, choose};
+use super::{Candidate, Decision, Exclusion, Filtered, Pass, Query, candidates, choose};
 use crate::pool::{Admission, Answer, InFlight, PoolSnapshot, ProbePermit};
 use crate::time::Moment;
 
@@ -21,7 +19,7 @@ pub struct Dispatched {
     /// Which rule let the backend through.
     pub pass: Pass,
     /// From what it was chosen, as it was before.
-    pub candidates: SmallVec<[Candidate; INLINE]>,
+    pub candidates: Vec<Candidate>,
 }
 
 /// No backend may be used.
@@ -77,7 +75,7 @@ fn admit(
     answer: Answer,
     now: Moment,
 ) -> Option<Dispatched> {
-    let Filtered { candidates, pass, .. } = filtered;
+    let (candidates, pass) = (filtered.candidates.into_vec(), filtered.pass);
     let backend = &pool.backends.get(decision.index)?.backend;
     let permit = match backend.ejection().admission(now) {
         Admission::Open => None,

@@ -21,17 +21,16 @@ mod thin;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use self::place::Site;
 use self::thin::Thinned;
 use crate::locality::{LocalityIndex, Matches};
 use crate::pool::{CostModel, EngineState, Policy, PolicyKind};
-use crate::routing::{Candidate, INLINE, Query, choose};
+use crate::routing::{Candidate, Query, choose};
 use crate::time::Moment;
 
 pub use self::detour::{Detour, detour};
@@ -82,12 +81,15 @@ pub struct Totals {
 /// A number for each policy, in the order of [`ShadowPolicy::ALL`].
 type Each<T> = [T; ShadowPolicy::ALL.len()];
 
-/// One pool's shadows. Shared by all snapshots of the pool; dropping it empties its part of the index.
+/// One pool's shadow, kept through reloads; dropping it empties its part of the index.
 #[derive(Debug)]
 pub struct Shadow {
     /// Written by requests, and by the control loop when backends change.
     state: Mutex<State>,
 }
+
+/// The shadows of all pools that have one, by the pool's name.
+pub type Shadows = BTreeMap<Arc<str>, Arc<Shadow>>;
 
 #[derive(Debug)]
 struct State {
@@ -102,10 +104,10 @@ struct State {
 }
 
 /// A candidate of a replay.
-struct Seen {
+struct Seen<'a> {
     /// Its place among the sites.
     site: usize,
-    candidate: Candidate,
+    candidate: &'a Candidate,
     /// Leading tokens of the prompts that it holds, by policy.
     matched_tokens: Each<u64>,
 }
@@ -201,12 +203,14 @@ impl State {
         let query = Query { turn: self.turn, ..replay.query };
         self.turn = self.turn.wrapping_add(1);
         let mut in_flight = ShadowInFlight::default();
+        let mut candidates = Vec::with_capacity(seen.len());
         for (number, policy) in ShadowPolicy::ALL.into_iter().enumerate() {
-            let candidates = self.candidates(&seen, number, now);
-            let candidates = if policy == ShadowPolicy::Actual { &candidates[actual..=actual] } else { &candidates };
+            let seen = if policy == ShadowPolicy::Actual { &seen[actual..=actual] } else { &seen[..] };
+            candidates.clear();
+            candidates.extend(seen.iter().map(|seen| self.candidate(seen, number, now)));
             let rule = Policy { kind: policy.kind(), cost: replay.cost, ..Policy::default() };
             // The rules in use draw no lots.
-            let decision = choose(&rule, &query, candidates, &mut fastrand::Rng::with_seed(0))?;
+            let decision = choose(&rule, &query, &candidates, &mut fastrand::Rng::with_seed(0))?;
             let chosen = seen.iter().find(|seen| seen.candidate.index == decision.index)?;
             let place = self.sites[chosen.site].place(number);
             let ttft = place.dispatch(decision.work, chosen.candidate.rate, &self.thinned, now);
@@ -218,7 +222,7 @@ impl State {
     }
 
     /// The candidates that are still in the pool, and what every policy has cached there.
-    fn look_up(&mut self, replay: &Replay<'_>) -> SmallVec<[Seen; INLINE]> {
+    fn look_up<'a>(&mut self, replay: &Replay<'a>) -> Vec<Seen<'a>> {
         self.thinned.set(replay.prompts);
         let site_of = |candidate: &Candidate| {
             let is_it = |site: &Site| site.backend().identity == candidate.identity;
@@ -226,11 +230,11 @@ impl State {
             let usual = self.sites.get(candidate.index).filter(|site| is_it(site)).map(|_| candidate.index);
             usual.or_else(|| self.sites.iter().position(is_it))
         };
-        let mut seen: SmallVec<[Seen; INLINE]> = replay
+        let mut seen: Vec<Seen<'a>> = replay
             .candidates
             .iter()
             .filter_map(|candidate| {
-                Some(Seen { site: site_of(candidate)?, candidate: *candidate, matched_tokens: Each::default() })
+                Some(Seen { site: site_of(candidate)?, candidate, matched_tokens: Each::default() })
             })
             .collect();
         for (prompt, chain) in replay.prompts.iter().zip(self.thinned.chains()) {
@@ -244,16 +248,15 @@ impl State {
         seen
     }
 
-    /// The candidates as the policy of this number has to see them: with the caches and queues that it has made.
-    fn candidates(&mut self, seen: &[Seen], number: usize, now: Moment) -> SmallVec<[Candidate; INLINE]> {
-        let of_policy = |seen: &Seen| Candidate {
+    /// A candidate as the policy of this number has to see it: with the cache and queue that it has made.
+    fn candidate(&mut self, seen: &Seen<'_>, number: usize, now: Moment) -> Candidate {
+        Candidate {
             matched_tokens: u32::try_from(seen.matched_tokens[number]).unwrap_or(u32::MAX),
-            load: self.sites[seen.site].place(number).load(&seen.candidate, now),
+            load: self.sites[seen.site].place(number).load(seen.candidate, now),
             // Readings are of the real traffic.
             engine: EngineState { polled: None, ..seen.candidate.engine },
-            ..seen.candidate
-        };
-        seen.iter().map(of_policy).collect()
+            ..*seen.candidate
+        }
     }
 }
 

@@ -126,6 +126,23 @@ fn actual_follows_the_real_decision() {
 }
 
 #[test]
+fn the_prompts_of_a_batch_count_together() {
+    let fixture = Fixture::new(1, 4_000);
+    let (first, second) = (chain(1, 80, 0, 0), chain(2, 40, 0, 0));
+    let prompt = |blocks| Prompt { blocks, tokens: 1_500, tokens_per_block: 16.0 };
+    let send = |prompts: &[Prompt<'_>]| {
+        let query = Query { prompt_tokens: 1_500 * prompts.len() as u32, ..Query::default() };
+        let (candidates, cost) = (&fixture.candidates, CostModel::default());
+        drop(fixture.shadow.replay(&Replay { prompts, query, candidates, chosen: 0, cost }, Moment::ORIGIN));
+        fixture.totals(ShadowPolicy::Actual)
+    };
+    send(&[prompt(&first)]);
+    send(&[prompt(&second)]);
+    let both = send(&[prompt(&second), prompt(&first)]);
+    assert_eq!((both.requests, both.prompt_tokens, both.cached_tokens), (3, 6_000, (80 + 40) * 16));
+}
+
+#[test]
 fn least_request_goes_by_what_is_in_flight_until_the_real_request_ends() {
     let mut fixture = Fixture::new(3, 4_000);
     let prompt = chain(1, 80, 0, 0);

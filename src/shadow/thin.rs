@@ -68,3 +68,32 @@ impl Thinned {
         self.ends.shrink_to_fit();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(blocks: &[BlockHash]) -> Prompt<'_> {
+        Prompt { blocks, tokens: blocks.len() as u64 * 16 + 5, tokens_per_block: 16.0 }
+    }
+
+    #[test]
+    fn the_last_block_of_each_whole_group_is_kept_prompt_by_prompt() {
+        let blocks: Vec<_> = (1..=40).map(BlockHash).collect();
+        let mut thinned = Thinned::default();
+        let chains = |thinned: &Thinned| -> Vec<Vec<u64>> {
+            thinned.chains().map(|chain| chain.iter().map(|hash| hash.0).collect()).collect()
+        };
+        thinned.set(&[prompt(&blocks[..17]), prompt(&blocks[..7]), prompt(&blocks[20..36])]);
+        assert_eq!(chains(&thinned), [vec![8, 16], vec![], vec![28, 36]]);
+        thinned.set(&[prompt(&blocks)]);
+        assert_eq!(chains(&thinned), [[8, 16, 24, 32, 40]], "nothing is left of the prompts before");
+    }
+
+    #[test]
+    fn a_kept_block_stands_for_its_group_and_never_for_more_than_the_prompt() {
+        let blocks: Vec<_> = (1..=17).map(BlockHash).collect();
+        let prompt = prompt(&blocks);
+        assert_eq!([0, 1, 2, 3].map(|kept| prompt.tokens_in(kept)), [0, 128, 256, 277]);
+    }
+}

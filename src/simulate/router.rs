@@ -60,7 +60,6 @@ impl Router {
             retry: RetrySettings::default(),
             timeouts: Timeouts::default(),
             session_header: None,
-            shadow: None,
             backends: Vec::new(),
         };
         let capacity_tokens = u64::from(engine.kv_blocks) * u64::from(block_tokens.get());

@@ -36,7 +36,6 @@ fn pool(healths: &[Health]) -> PoolSnapshot {
         retry: RetrySettings::default(),
         timeouts: Timeouts::default(),
         session_header: None,
-        shadow: None,
         backends: healths.iter().enumerate().map(backend).collect(),
     }
 }
