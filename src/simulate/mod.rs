@@ -12,6 +12,8 @@ mod router;
 mod run;
 mod setup;
 mod study;
+#[cfg(test)]
+mod tests;
 mod utilization;
 pub mod workload;
 

@@ -29,17 +29,22 @@ const PROGRESS_EVERY: usize = 256;
 /// Runs `contender` to the end. `seed` decides ties; `progress` is told now and then how many requests have ended.
 pub fn run(workload: &Workload, setup: &Setup, contender: Contender, seed: u64, progress: &dyn Fn(usize)) -> Outcome {
     let mut run = Run::new(workload, setup, contender, seed);
-    run.start();
-    let mut reported = 0;
-    while run.records.len() < run.total {
-        let Some(Reverse(Entry { at, event, .. })) = run.events.pop() else { break };
-        run.happen(event, at);
-        if run.records.len() >= reported + PROGRESS_EVERY {
-            reported = run.records.len();
-            progress(reported);
-        }
-    }
+    run.go(progress);
     run.outcome()
+}
+
+/// As [`run`], and what is still held at the end, of everything together: 0, unless something was counted wrong.
+#[cfg(test)]
+pub(super) fn run_to_nothing(workload: &Workload, setup: &Setup, contender: Contender, seed: u64) -> (Outcome, u64) {
+    let mut run = Run::new(workload, setup, contender, seed);
+    run.go(&|_| ());
+    let engines = run.fleet.engines().iter().map(|engine| {
+        let load = engine.load();
+        load.running as u64 + load.waiting as u64 + u64::from(load.held_blocks)
+    });
+    let routers = run.routers.iter().map(|router| router.held(Moment::ORIGIN));
+    let held = engines.sum::<u64>() + routers.sum::<u64>() + run.requests.iter().flatten().count() as u64;
+    (run.outcome(), held)
 }
 
 struct Run<'a> {
@@ -59,6 +64,8 @@ struct Run<'a> {
     /// When prefill was measured, and how long it had taken.
     measured: Vec<(Moment, Duration)>,
     progress: Vec<Progress>,
+    /// By backend: restarts that it is not back from.
+    away: Vec<u32>,
 }
 
 /// Ordered by time, then by number.
@@ -123,6 +130,21 @@ impl<'a> Run<'a> {
             total,
             measured: Vec::new(),
             progress: Vec::new(),
+            away: Vec::new(),
+        }
+    }
+
+    /// From the first arrival until every request has ended.
+    fn go(&mut self, progress: &dyn Fn(usize)) {
+        self.start();
+        let mut reported = 0;
+        while self.records.len() < self.total {
+            let Some(Reverse(Entry { at, event, .. })) = self.events.pop() else { break };
+            self.happen(event, at);
+            if self.records.len() >= reported + PROGRESS_EVERY {
+                reported = self.records.len();
+                progress(reported);
+            }
         }
     }
 
@@ -164,7 +186,7 @@ impl<'a> Run<'a> {
             Event::Poll => self.poll(now),
             Event::Share => self.share(now),
             Event::Fault { place } => self.strike(self.setup.faults[place].kind, now),
-            Event::Return { backend } => self.routers.iter_mut().for_each(|router| router.regain(backend)),
+            Event::Return { backend } => self.come_back(backend),
             Event::Measure => self.measured.push((now, self.fleet.prefill_busy())),
         }
     }
@@ -182,7 +204,9 @@ impl<'a> Run<'a> {
         let routed = self.routers[router].route(work, key, tried.as_slice(), self.fleet.engines(), now);
         let backend = routed.as_ref().map_or(tried.unwrap_or(0), |routed| routed.decision.index);
         let number = self.requests.len();
-        let is_taken = routed.is_some() && self.fleet.submit(backend, work, number, now).is_ok();
+        // Where every backend is away, the router tries one nevertheless, and its connection is refused.
+        let is_there = routed.is_some() && self.away[backend] == 0;
+        let is_taken = is_there && self.fleet.submit(backend, work, number, now).is_ok();
         let Some(routed) = routed.filter(|_| is_taken) else {
             return self.give_up(session, turn, arrived, backend, now);
         };
@@ -300,6 +324,7 @@ impl<'a> Run<'a> {
 
     fn add_backend(&mut self) {
         self.fleet.add();
+        self.away.push(0);
         self.routers.iter_mut().for_each(Router::add_backend);
     }
 
@@ -307,6 +332,7 @@ impl<'a> Run<'a> {
     /// that have begun are cut off, and the backend is out until it is back.
     fn restart(&mut self, backend: usize, down: Duration, now: Moment) {
         let lost = self.fleet.restart(backend);
+        self.away[backend] += 1;
         self.routers.iter_mut().for_each(|router| router.lose(backend));
         for number in lost {
             let Some(Request { session, turn, router, arrived, state, .. }) = self.requests[number].take() else {
@@ -321,6 +347,13 @@ impl<'a> Run<'a> {
             }
         }
         self.plan(now + down, Event::Return { backend });
+    }
+
+    fn come_back(&mut self, backend: usize) {
+        self.away[backend] -= 1;
+        if self.away[backend] == 0 {
+            self.routers.iter_mut().for_each(|router| router.regain(backend));
+        }
     }
 
     fn outcome(self) -> Outcome {
