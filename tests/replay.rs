@@ -26,10 +26,6 @@ const REQUESTS: usize = 2_000;
 const BACKENDS: usize = 8;
 const SEED: u64 = 1;
 
-/// Simulated runs, each of which decides ties otherwise. Which session goes to which engine is half chance, and so is what
-/// has to be evicted there.
-const TIES: u64 = 4;
-
 /// Tokens of a block in the built-in workloads, and bytes of text that the simulated engine takes for a token.
 const BLOCK_TOKENS: u32 = 64;
 const TOKEN_BYTES: u32 = 4;
@@ -124,16 +120,9 @@ fn setup() -> Setup {
     }
 }
 
-/// The mean over what ties can come to.
 fn simulated(workload: &Workload, policy: &str) -> f64 {
-    let ratios: Vec<f64> = (1..=TIES).map(|seed| simulated_once(workload, policy, seed)).collect();
-    println!("{policy} simulated: {ratios:.3?}");
-    ratios.iter().sum::<f64>() / ratios.len() as f64
-}
-
-fn simulated_once(workload: &Workload, policy: &str, seed: u64) -> f64 {
     let Outcome { records, utilization, .. } =
-        run(workload, &setup(), Contender::named(policy).unwrap(), seed, &|_| ());
+        run(workload, &setup(), Contender::named(policy).unwrap(), SEED, &|_| ());
     assert!(records.iter().all(|record| record.times.is_some()) && records.len() == REQUESTS);
     assert!(utilization < 0.5, "the load is low: {utilization}");
     let computed: f64 = records.iter().map(|record| f64::from(record.prefill_tokens)).sum();

@@ -4,6 +4,7 @@
 //! [`crate::pool`]); only the engines and the clock are simulated.
 
 mod args;
+mod check;
 mod fault;
 mod fleet;
 mod outcome;

@@ -137,14 +137,18 @@ impl<'a> Run<'a> {
     /// From the first arrival until every request has ended.
     fn go(&mut self, progress: &dyn Fn(usize)) {
         self.start();
-        let mut reported = 0;
+        let (mut reported, mut last) = (0, Moment::ORIGIN);
         while self.records.len() < self.total {
             let Some(Reverse(Entry { at, event, .. })) = self.events.pop() else { break };
             self.happen(event, at);
+            last = at;
             if self.records.len() >= reported + PROGRESS_EVERY {
                 reported = self.records.len();
                 progress(reported);
             }
+        }
+        if self.measured.len() == 1 {
+            self.happen(Event::Measure, last);
         }
     }
 
@@ -159,8 +163,14 @@ impl<'a> Run<'a> {
                 self.plan(arrival + first.pause, Event::Arrival { session, turn: 0 });
             }
         }
-        self.plan(Moment::at(last.mul_f64(MEASURED_FROM)), Event::Measure);
-        self.plan(Moment::at(last), Event::Measure);
+        // Clients of a closed loop start at once and are busy to the end.
+        let is_closed = sessions.iter().any(|session| session.turns.iter().skip(1).any(|turn| turn.pause.is_zero()));
+        if is_closed {
+            self.plan(Moment::ORIGIN, Event::Measure);
+        } else {
+            self.plan(Moment::at(last.mul_f64(MEASURED_FROM)), Event::Measure);
+            self.plan(Moment::at(last), Event::Measure);
+        }
         for (place, fault) in self.setup.faults.iter().enumerate() {
             self.plan(Moment::at(fault.at), Event::Fault { place });
         }

@@ -96,5 +96,15 @@ fn the_speed_for_a_utilization_gives_it() {
 fn a_utilization_out_of_reach_is_told() {
     let lone = asks(&[(Duration::ZERO, 1, 1_000, 4)]);
     let error = speed_for(&lone, &setup(1, Model::Reference, 100_000), 0.5, 1, &|_| ()).unwrap_err().to_string();
-    assert!(error.contains("0.5 cannot be reached") && error.ends_with("use --speed"), "{error}");
+    assert!(error.contains("0.5 cannot be reached") && error.ends_with("use --speed, or more requests"), "{error}");
+}
+
+#[test]
+fn the_utilization_of_a_closed_loop_is_that_of_its_whole_run() {
+    // One client asks without a pause: 8,000 tokens are a second of prefill, ten tokens follow in a millisecond each.
+    let turns = (0..5).map(|name| turn(Duration::ZERO, name, 8_000, 11)).collect();
+    let lone = workload(vec![Session { start: Duration::ZERO, key: None, turns }]);
+    let busy = |backends| outcome(&lone, &setup(backends, Model::Linear, 100_000), COST).utilization;
+    assert!((busy(1) - 1.0 / 1.01).abs() < 1e-3, "{}", busy(1));
+    assert!((busy(4) - 0.25 / 1.01).abs() < 1e-3, "{}", busy(4));
 }
