@@ -25,6 +25,17 @@ fn a_restart_loses_the_cache() {
     assert!(struck < healthy - 0.02, "{struck} after restarts, {healthy} without");
 }
 
+#[test]
+fn a_restarted_backend_is_believed_to_hold_nothing() {
+    // Ten documents, asked for while both backends are there, while one is away, and when it is back.
+    let asked = (0..30).map(|at| (seconds(at + 1), at % 10, 4_000, 4));
+    let struck = with(&setup(2, Model::Reference, 1_000_000), &["restart@10.9:0:10"]);
+    let records = by_arrival(&outcome(&asks(&asked.collect::<Vec<_>>()), &struck, COST));
+    assert!(records[..10].iter().any(|record| record.backend == 0));
+    assert!(records[10..20].iter().all(|record| record.backend == 1));
+    assert!(records[20..].iter().all(|record| record.cached_blocks > 0), "all are at the other one");
+}
+
 /// A long answer that decodes at one backend, with a turn to follow, and a long prompt at the other.
 fn two_requests() -> Workload {
     let talk = vec![turn(Duration::ZERO, 1, 200, 2_000), turn(seconds(2), 1, 300, 4)];
@@ -68,6 +79,8 @@ fn a_backend_that_is_away_gets_nothing_until_it_is_back() {
     let struck = with(&setup(3, Model::Reference, 1_000_000), &["restart@5:1:30", "restart@15:1:5"]);
     for contender in Contender::ALL {
         let outcome = outcome(&workload, &struck, contender);
+        let failed = outcome.records.iter().filter(|record| record.times.is_none());
+        assert!(failed.clone().count() > 0 && failed.clone().all(|record| seconds_of(record.arrived) < 5.0));
         let served = |record: &&Record| record.backend == 1 && record.times.is_some();
         let at: Vec<f64> = outcome.records.iter().filter(served).map(|record| seconds_of(record.arrived)).collect();
         let name = contender.name();

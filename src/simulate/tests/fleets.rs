@@ -34,13 +34,13 @@ fn locality_is_worth_more_than_turns_where_prompts_are_shared() {
 }
 
 #[test]
-fn routers_that_tell_each_other_are_no_worse_than_those_that_do_not() {
+fn routers_that_tell_each_other_what_they_do_answer_sooner() {
     let workload = builtin(Builtin::NoSharing, 800);
-    let alone = Setup { speed: 1.6, routers: 4, ..setup(4, Model::Reference, 1_000_000) };
+    let alone = Setup { speed: 0.8, routers: 4, ..setup(4, Model::Reference, 1_000_000) };
     let sharing = Setup { sharing: Some(Duration::from_millis(50)), ..alone.clone() };
     let [alone, sharing] = [alone, sharing].map(|setup| outcome(&workload, &setup, COST));
     assert!(alone.utilization > 0.6, "the load is high: {}", alone.utilization);
-    assert!(p90(&sharing) < 1.1 * p90(&alone), "{} and {} without", p90(&sharing), p90(&alone));
+    assert!(p90(&sharing) < 0.85 * p90(&alone), "{} and {} without", p90(&sharing), p90(&alone));
 }
 
 #[test]
