@@ -9,6 +9,9 @@ use super::workload::{Builtin, Workload};
 /// The longest simulated time in which sessions start. Engines are polled each second of it, busy or not.
 const LONGEST: Duration = Duration::from_secs(60 * 60 * 24 * 30);
 
+/// Most requests of all seeds together: they are made before the first run, and are about a quarter of a kilobyte each.
+const MOST_REQUESTS: usize = 10_000_000;
+
 /// Options that say nothing about this workload.
 pub(super) fn options(args: &SimulateArgs) -> Result<(), String> {
     let Some(builtin) = args.builtin() else { return Ok(()) };
@@ -23,6 +26,16 @@ pub(super) fn options(args: &SimulateArgs) -> Result<(), String> {
             Err(format!("--clients: only {closed} has clients; use --utilization or --speed for {name}"))
         }
         _ => Ok(()),
+    }
+}
+
+/// More than fits into memory.
+pub(super) fn amount(requests: usize, seeds: usize) -> Result<(), String> {
+    match requests.saturating_mul(seeds) {
+        ..=MOST_REQUESTS => Ok(()),
+        _ => {
+            Err(format!("--seeds: {seeds} times {requests} requests; expected at most {MOST_REQUESTS} requests in all"))
+        }
     }
 }
 

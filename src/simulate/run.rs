@@ -3,11 +3,14 @@
 //! Event-driven: time jumps from one event to the next. Events at one moment happen in the order in which they were
 //! planned, so a run is the same for the same seed.
 
+mod faults;
+#[cfg(test)]
+mod held;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::fault::FaultKind;
 use super::fleet::{Fleet, Progress};
 use super::outcome::{Outcome, Record, Times};
 use super::router::{Routed, Router};
@@ -16,6 +19,8 @@ use super::workload::{Session, Turn, Workload};
 use crate::pool::{InFlight, OtherRouters};
 use crate::sim::engine::EventKind;
 use crate::time::Moment;
+#[cfg(test)]
+pub(super) use held::run_to_nothing;
 
 /// Between two readings of each engine's gauges: the proxy's default.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,20 +36,6 @@ pub fn run(workload: &Workload, setup: &Setup, contender: Contender, seed: u64, 
     let mut run = Run::new(workload, setup, contender, seed);
     run.go(progress);
     run.outcome()
-}
-
-/// As [`run`], and what is still held at the end, of everything together: 0, unless something was counted wrong.
-#[cfg(test)]
-pub(super) fn run_to_nothing(workload: &Workload, setup: &Setup, contender: Contender, seed: u64) -> (Outcome, u64) {
-    let mut run = Run::new(workload, setup, contender, seed);
-    run.go(&|_| ());
-    let engines = run.fleet.engines().iter().map(|engine| {
-        let load = engine.load();
-        load.running as u64 + load.waiting as u64 + u64::from(load.held_blocks)
-    });
-    let routers = run.routers.iter().map(|router| router.held(Moment::ORIGIN));
-    let held = engines.sum::<u64>() + routers.sum::<u64>() + run.requests.iter().flatten().count() as u64;
-    (run.outcome(), held)
 }
 
 struct Run<'a> {
@@ -322,48 +313,6 @@ impl<'a> Run<'a> {
             router.hear(&sums);
         }
         self.plan_sharing(now);
-    }
-
-    fn strike(&mut self, fault: FaultKind, now: Moment) {
-        match fault {
-            FaultKind::Add => self.add_backend(),
-            FaultKind::Slow { backend, factor } => self.fleet.slow_down(backend, factor),
-            FaultKind::Restart { backend, down } => self.restart(backend, down, now),
-        }
-    }
-
-    fn add_backend(&mut self) {
-        self.fleet.add();
-        self.away.push(0);
-        self.routers.iter_mut().for_each(Router::add_backend);
-    }
-
-    /// As the proxy sees it: connections are reset, so requests without a first token go elsewhere at once, answers
-    /// that have begun are cut off, and the backend is out until it is back.
-    fn restart(&mut self, backend: usize, down: Duration, now: Moment) {
-        let lost = self.fleet.restart(backend);
-        self.away[backend] += 1;
-        self.routers.iter_mut().for_each(|router| router.lose(backend));
-        for number in lost {
-            let Some(Request { session, turn, router, arrived, state, .. }) = self.requests[number].take() else {
-                continue;
-            };
-            let is_pending = matches!(state, State::Pending(_));
-            drop(state);
-            if is_pending {
-                self.send(session, turn, router, arrived, Some(backend), now);
-            } else {
-                self.give_up(session, turn, arrived, backend, now);
-            }
-        }
-        self.plan(now + down, Event::Return { backend });
-    }
-
-    fn come_back(&mut self, backend: usize) {
-        self.away[backend] -= 1;
-        if self.away[backend] == 0 {
-            self.routers.iter_mut().for_each(|router| router.regain(backend));
-        }
     }
 
     fn outcome(self) -> Outcome {

@@ -63,6 +63,7 @@ impl Study {
                 (builtin.name().to_owned(), Source::Builtin { builtin, requests, clients })
             }
         };
+        check::amount(source.asked(), usize::from(args.seeds))?;
         let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|place| args.seed.wrapping_add(place)).collect();
         let workloads: Vec<Workload> = seeds.iter().map(|&seed| source.generate(seed)).collect();
         let first = workloads.first().ok_or("no seed is given")?;
@@ -159,6 +160,14 @@ fn take<'a, T>(next: &AtomicUsize, jobs: &'a [T]) -> Option<(usize, &'a T)> {
 // === impl Source ===
 
 impl Source {
+    /// Requests that are asked for; 0 if a built-in workload has as many as it has by default, a few thousand.
+    fn asked(&self) -> usize {
+        match self {
+            Self::Builtin { requests, .. } => requests.unwrap_or(0),
+            Self::Trace(lines) => lines.len(),
+        }
+    }
+
     fn generate(&self, seed: u64) -> Workload {
         match self {
             Self::Builtin { builtin, requests, clients } => builtin.generate(*requests, *clients, seed),

@@ -85,3 +85,31 @@ impl Measured {
         (self.utilization / target - 1.0).abs()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(runs: &[(f64, f64)]) -> Vec<Measured> {
+        runs.iter().map(|&(speed, utilization)| Measured { speed, utilization }).collect()
+    }
+
+    fn next_after(list: &[(f64, f64)], target: f64) -> f64 {
+        let tried = runs(list);
+        next(&tried, tried[tried.len() - 1], target)
+    }
+
+    #[test]
+    fn a_guess_is_in_proportion_and_no_wild_leap() {
+        assert_eq!(next_after(&[(1.0, 0.25)], 0.75), 3.0);
+        assert_eq!(next_after(&[(1.0, 0.001)], 0.6), 5.0);
+        assert_eq!(next_after(&[(2.0, 1.0)], 0.7), 1.2, "nobody knows how much too fast it was");
+    }
+
+    #[test]
+    fn a_guess_is_between_what_was_too_slow_and_what_was_too_fast() {
+        // With more speed there may be more hits, so that the proportion to one run contradicts another.
+        assert_eq!(next_after(&[(1.0, 0.4), (4.0, 0.8)], 0.5), 2.5, "the proportion is within");
+        assert_eq!(next_after(&[(1.0, 0.4), (4.0, 0.9), (2.25, 0.2)], 0.8), 3.0, "the middle of 2.25 and 4");
+    }
+}
