@@ -39,12 +39,12 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
     backends: Option<u16>,
     /// Share of time that engines spend in steps with prefill, under a router that knows what is cached; sets the
-    /// speed [default: 0.7 unless --speed is given]
+    /// speed [default: 0.7 unless --speed is given; shared-prefix: its clients set the load]
     #[arg(long, value_name = "U", value_parser = utilization, conflicts_with = "speed")]
-    utilization: Option<f64>,
+    pub(super) utilization: Option<f64>,
     /// How many times as fast as the workload says sessions start
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
-    speed: Option<f64>,
+    pub(super) speed: Option<f64>,
     /// The engine model; the options below change single parameters of it [default: reference; shared-prefix: small]
     #[arg(long, value_name = "MODEL", value_parser = PossibleValuesParser::new(Model::ALL.map(Model::name)))]
     engine: Option<String>,
@@ -133,18 +133,21 @@ impl SimulateArgs {
     }
 
     /// The fleet, for a workload with these blocks, at speed 1 unless one is given.
-    pub(super) fn setup(&self, block_tokens: NonZeroU32) -> Setup {
+    ///
+    /// # Errors
+    /// If the engine cannot be as fast as is asked for.
+    pub(super) fn setup(&self, block_tokens: NonZeroU32) -> Result<Setup, String> {
         let is_small = self.builtin() == Some(Builtin::SharedPrefix);
-        Setup {
+        Ok(Setup {
             backends: self.backends.map_or(if is_small { 4 } else { 8 }, usize::from),
-            engine: self.parameters(is_small, block_tokens),
+            engine: self.parameters(is_small, block_tokens)?,
             routers: usize::from(self.routers),
             sharing: Some(Duration::from_millis(self.share_ms.into())).filter(|interval| !interval.is_zero()),
             locality: if self.events == "exact" { Locality::Exact } else { Locality::Assumed },
             session_keys: self.session_keys,
             speed: self.speed.unwrap_or(1.0),
             faults: self.faults.clone(),
-        }
+        })
     }
 
     /// The utilization to find a speed for; none if the speed is given or the workload, a closed loop, sets its own.
@@ -157,7 +160,7 @@ impl SimulateArgs {
         Objective { ttft: self.good_ttft, per_token: self.good_tpot }
     }
 
-    fn parameters(&self, is_small: bool, block_tokens: NonZeroU32) -> Parameters {
+    fn parameters(&self, is_small: bool, block_tokens: NonZeroU32) -> Result<Parameters, String> {
         let fallback = if is_small { Model::Small } else { Model::Reference };
         let model = self.engine.as_deref().and_then(Model::named).unwrap_or(fallback);
         let kv_tokens = self.kv_tokens.unwrap_or(if is_small { 36_000 } else { 1_500_000 });
@@ -170,11 +173,17 @@ impl SimulateArgs {
             timing.prefill_seconds_per_token_squared = nanoseconds / 1e9;
         }
         if let Some(milliseconds) = self.decode_ms {
-            timing.decode_seconds = (milliseconds / 1e3 - timing.step_seconds).max(0.0);
+            timing.decode_seconds = milliseconds / 1e3 - timing.step_seconds;
+            if timing.decode_seconds < 0.0 {
+                let least = timing.step_seconds * 1e3;
+                return Err(format!(
+                    "--decode-ms {milliseconds}: a step of this engine takes {least} ms; expected no less"
+                ));
+            }
         }
         parameters.step_tokens = self.step_tokens.unwrap_or(parameters.step_tokens);
         parameters.max_num_seqs = self.max_num_seqs.map_or(parameters.max_num_seqs, |count| count as usize);
-        parameters
+        Ok(parameters)
     }
 }
 

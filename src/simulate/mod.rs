@@ -4,6 +4,7 @@
 //! [`crate::pool`]); only the engines and the clock are simulated.
 
 mod args;
+mod check;
 mod fault;
 mod fleet;
 mod outcome;
@@ -12,6 +13,8 @@ mod router;
 mod run;
 mod setup;
 mod study;
+#[cfg(test)]
+mod tests;
 mod utilization;
 pub mod workload;
 

@@ -39,7 +39,7 @@ pub struct Outcome {
     pub records: Vec<Record>,
     /// Backends at the end.
     pub backends: usize,
-    /// Share of the backends' time in steps with prefill, while sessions start.
+    /// Share of the backends' time in steps with prefill, while sessions start; of a closed loop, to the end.
     pub utilization: f64,
 }
 
@@ -81,7 +81,7 @@ pub struct Summary {
     pub requests: f64,
     /// Requests among these that were cut off or refused.
     pub failed: f64,
-    /// Share of time in steps with prefill, from a fifth of the sessions' starts on.
+    /// Share of time in steps with prefill, from a fifth of the sessions' starts on; of a closed loop, in all.
     pub utilization: f64,
     /// How fast sessions started, as a multiple of the workload's own speed.
     pub speed: f64,
@@ -122,7 +122,8 @@ impl Outcome {
             policy: policy.to_owned(),
             hit_ratio: sum(&|record| f64::from(record.cached_blocks)) / blocks.max(1.0),
             prefill_tokens: sum(&|record| f64::from(record.prefill_tokens)),
-            ttft_mean: ttfts.iter().sum::<f64>() / served.max(1.0),
+            // From 0, as the sum of nothing would be -0.
+            ttft_mean: ttfts.iter().fold(0.0, |sum, ttft| sum + ttft) / served.max(1.0),
             ttft_p50: quantile(&ttfts, 0.5),
             ttft_p90: quantile(&ttfts, 0.9),
             ttft_p99: quantile(&ttfts, 0.99),

@@ -166,6 +166,14 @@ impl Router {
         });
     }
 
+    /// Everything that it holds for requests: pending work, decoding requests and claimed blocks.
+    #[cfg(test)]
+    pub(super) fn held(&self, now: Moment) -> u64 {
+        let shares = self.shares(now);
+        let loads = shares.iter().map(|share| share.pending_work.ceil() as u64 + u64::from(share.decoding));
+        loads.sum::<u64>() + self.index.stats().overlay_blocks
+    }
+
     /// What it has in flight at each backend.
     pub(super) fn shares(&self, now: Moment) -> Vec<OtherRouters> {
         let share = |entry: &BackendSnapshot| {

@@ -3,11 +3,14 @@
 //! Event-driven: time jumps from one event to the next. Events at one moment happen in the order in which they were
 //! planned, so a run is the same for the same seed.
 
+mod faults;
+#[cfg(test)]
+mod held;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use super::fault::FaultKind;
 use super::fleet::{Fleet, Progress};
 use super::outcome::{Outcome, Record, Times};
 use super::router::{Routed, Router};
@@ -16,6 +19,8 @@ use super::workload::{Session, Turn, Workload};
 use crate::pool::{InFlight, OtherRouters};
 use crate::sim::engine::EventKind;
 use crate::time::Moment;
+#[cfg(test)]
+pub(super) use held::run_to_nothing;
 
 /// Between two readings of each engine's gauges: the proxy's default.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,16 +34,7 @@ const PROGRESS_EVERY: usize = 256;
 /// Runs `contender` to the end. `seed` decides ties; `progress` is told now and then how many requests have ended.
 pub fn run(workload: &Workload, setup: &Setup, contender: Contender, seed: u64, progress: &dyn Fn(usize)) -> Outcome {
     let mut run = Run::new(workload, setup, contender, seed);
-    run.start();
-    let mut reported = 0;
-    while run.records.len() < run.total {
-        let Some(Reverse(Entry { at, event, .. })) = run.events.pop() else { break };
-        run.happen(event, at);
-        if run.records.len() >= reported + PROGRESS_EVERY {
-            reported = run.records.len();
-            progress(reported);
-        }
-    }
+    run.go(progress);
     run.outcome()
 }
 
@@ -59,6 +55,8 @@ struct Run<'a> {
     /// When prefill was measured, and how long it had taken.
     measured: Vec<(Moment, Duration)>,
     progress: Vec<Progress>,
+    /// By backend: restarts that it is not back from.
+    away: Vec<u32>,
 }
 
 /// Ordered by time, then by number.
@@ -123,6 +121,25 @@ impl<'a> Run<'a> {
             total,
             measured: Vec::new(),
             progress: Vec::new(),
+            away: Vec::new(),
+        }
+    }
+
+    /// From the first arrival until every request has ended.
+    fn go(&mut self, progress: &dyn Fn(usize)) {
+        self.start();
+        let (mut reported, mut last) = (0, Moment::ORIGIN);
+        while self.records.len() < self.total {
+            let Some(Reverse(Entry { at, event, .. })) = self.events.pop() else { break };
+            self.happen(event, at);
+            last = at;
+            if self.records.len() >= reported + PROGRESS_EVERY {
+                reported = self.records.len();
+                progress(reported);
+            }
+        }
+        if self.measured.len() == 1 {
+            self.happen(Event::Measure, last);
         }
     }
 
@@ -137,8 +154,14 @@ impl<'a> Run<'a> {
                 self.plan(arrival + first.pause, Event::Arrival { session, turn: 0 });
             }
         }
-        self.plan(Moment::at(last.mul_f64(MEASURED_FROM)), Event::Measure);
-        self.plan(Moment::at(last), Event::Measure);
+        // Clients of a closed loop start at once and are busy to the end.
+        let is_closed = sessions.iter().any(|session| session.turns.iter().skip(1).any(|turn| turn.pause.is_zero()));
+        if is_closed {
+            self.plan(Moment::ORIGIN, Event::Measure);
+        } else {
+            self.plan(Moment::at(last.mul_f64(MEASURED_FROM)), Event::Measure);
+            self.plan(Moment::at(last), Event::Measure);
+        }
         for (place, fault) in self.setup.faults.iter().enumerate() {
             self.plan(Moment::at(fault.at), Event::Fault { place });
         }
@@ -164,7 +187,7 @@ impl<'a> Run<'a> {
             Event::Poll => self.poll(now),
             Event::Share => self.share(now),
             Event::Fault { place } => self.strike(self.setup.faults[place].kind, now),
-            Event::Return { backend } => self.routers.iter_mut().for_each(|router| router.regain(backend)),
+            Event::Return { backend } => self.come_back(backend),
             Event::Measure => self.measured.push((now, self.fleet.prefill_busy())),
         }
     }
@@ -182,7 +205,9 @@ impl<'a> Run<'a> {
         let routed = self.routers[router].route(work, key, tried.as_slice(), self.fleet.engines(), now);
         let backend = routed.as_ref().map_or(tried.unwrap_or(0), |routed| routed.decision.index);
         let number = self.requests.len();
-        let is_taken = routed.is_some() && self.fleet.submit(backend, work, number, now).is_ok();
+        // Where every backend is away, the router tries one nevertheless, and its connection is refused.
+        let is_there = routed.is_some() && self.away[backend] == 0;
+        let is_taken = is_there && self.fleet.submit(backend, work, number, now).is_ok();
         let Some(routed) = routed.filter(|_| is_taken) else {
             return self.give_up(session, turn, arrived, backend, now);
         };
@@ -288,39 +313,6 @@ impl<'a> Run<'a> {
             router.hear(&sums);
         }
         self.plan_sharing(now);
-    }
-
-    fn strike(&mut self, fault: FaultKind, now: Moment) {
-        match fault {
-            FaultKind::Add => self.add_backend(),
-            FaultKind::Slow { backend, factor } => self.fleet.slow_down(backend, factor),
-            FaultKind::Restart { backend, down } => self.restart(backend, down, now),
-        }
-    }
-
-    fn add_backend(&mut self) {
-        self.fleet.add();
-        self.routers.iter_mut().for_each(Router::add_backend);
-    }
-
-    /// As the proxy sees it: connections are reset, so requests without a first token go elsewhere at once, answers
-    /// that have begun are cut off, and the backend is out until it is back.
-    fn restart(&mut self, backend: usize, down: Duration, now: Moment) {
-        let lost = self.fleet.restart(backend);
-        self.routers.iter_mut().for_each(|router| router.lose(backend));
-        for number in lost {
-            let Some(Request { session, turn, router, arrived, state, .. }) = self.requests[number].take() else {
-                continue;
-            };
-            let is_pending = matches!(state, State::Pending(_));
-            drop(state);
-            if is_pending {
-                self.send(session, turn, router, arrived, Some(backend), now);
-            } else {
-                self.give_up(session, turn, arrived, backend, now);
-            }
-        }
-        self.plan(now + down, Event::Return { backend });
     }
 
     fn outcome(self) -> Outcome {

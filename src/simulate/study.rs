@@ -7,6 +7,7 @@ use std::thread;
 use parking_lot::Mutex;
 
 use super::args::SimulateArgs;
+use super::check;
 use super::outcome::{Objective, Outcome, Summary};
 use super::report::{Progress, Series};
 use super::run::run;
@@ -50,6 +51,7 @@ enum Source {
 impl Study {
     /// Reads or makes the workloads and finds their speed.
     pub(super) fn prepare(args: &SimulateArgs, progress: &Progress) -> std::result::Result<Self, Box<dyn Error>> {
+        check::options(args)?;
         let (name, source) = match (&args.trace, args.builtin()) {
             (Some(path), _) => {
                 let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
@@ -61,12 +63,14 @@ impl Study {
                 (builtin.name().to_owned(), Source::Builtin { builtin, requests, clients })
             }
         };
+        check::amount(source.asked(), usize::from(args.seeds))?;
         let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|place| args.seed.wrapping_add(place)).collect();
         let workloads: Vec<Workload> = seeds.iter().map(|&seed| source.generate(seed)).collect();
         let first = workloads.first().ok_or("no seed is given")?;
-        let setup = args.setup(first.block_tokens);
-        check_faults(&setup)?;
+        let setup = args.setup(first.block_tokens)?;
+        check::faults(&setup)?;
         let prepare = |(seed, workload): (u64, Workload)| {
+            check::work(&workload, &setup)?;
             let mut setup = setup.clone();
             if let Some(target) = args.target() {
                 let total = workload.requests();
@@ -153,24 +157,17 @@ fn take<'a, T>(next: &AtomicUsize, jobs: &'a [T]) -> Option<(usize, &'a T)> {
     jobs.get(place).map(|job| (place, job))
 }
 
-/// A fault can only happen to a backend that is there at its time.
-fn check_faults(setup: &Setup) -> std::result::Result<(), String> {
-    let mut faults = setup.faults.clone();
-    faults.sort_by_key(|fault| fault.at);
-    let mut backends = setup.backends;
-    for fault in faults {
-        match fault.kind.backend() {
-            None => backends += 1,
-            Some(backend) if backend < backends => {}
-            Some(_) => return Err(format!("--fault {fault}: backends are 0 to {} then", backends - 1)),
-        }
-    }
-    Ok(())
-}
-
 // === impl Source ===
 
 impl Source {
+    /// Requests that are asked for; 0 if a built-in workload has as many as it has by default, a few thousand.
+    fn asked(&self) -> usize {
+        match self {
+            Self::Builtin { requests, .. } => requests.unwrap_or(0),
+            Self::Trace(lines) => lines.len(),
+        }
+    }
+
     fn generate(&self, seed: u64) -> Workload {
         match self {
             Self::Builtin { builtin, requests, clients } => builtin.generate(*requests, *clients, seed),

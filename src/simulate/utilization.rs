@@ -12,24 +12,35 @@ use crate::pool::PolicyKind;
 /// Runs that are tried. More speed means more hits as well, so the first guess by proportion is not the last.
 const MOST_RUNS: usize = 8;
 
-/// Relative error that is good enough.
+/// Relative error that ends the search.
 const TOLERANCE: f64 = 0.01;
+
+/// Relative error of the nearest run that is good enough after all runs: few requests make steps of it, not a line.
+const ACCEPTED: f64 = 0.05;
 
 /// A workload that cannot be brought to the utilization.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error(
-    "utilization {target} cannot be reached: at {speed:.3} times the workload's speed it is {reached:.2}; use --speed"
+    "utilization {target} cannot be reached with these {requests} requests: the nearest is {:.2}, at {:.3} times the \
+     workload's speed; use --speed, or more requests", .nearest.utilization, .nearest.speed
 )]
 pub(super) struct OutOfReach {
     target: f64,
-    reached: f64,
+    requests: usize,
+    nearest: Measured,
+}
+
+/// What a speed came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Measured {
     speed: f64,
+    utilization: f64,
 }
 
 /// The speed at which `workload` keeps the fleet of `setup` busy with prefill for `target` of the time.
 ///
 /// # Errors
-/// When no speed does: a closed loop, or a fleet that decodes all the time.
+/// When none is found: too few requests to keep it busy, or engines with so much decoding that queues only grow.
 pub(super) fn speed_for(
     workload: &Workload,
     setup: &Setup,
@@ -38,19 +49,67 @@ pub(super) fn speed_for(
     progress: &dyn Fn(usize),
 ) -> Result<f64, OutOfReach> {
     let mut setup = Setup { locality: Locality::Exact, routers: 1, faults: Vec::new(), ..setup.clone() };
-    let mut reached = 0.0;
+    let mut tried: Vec<Measured> = Vec::new();
     for _ in 0..MOST_RUNS {
         let Outcome { utilization, .. } = run(workload, &setup, Contender::Policy(PolicyKind::Cost), seed, progress);
-        reached = utilization;
-        if (utilization / target - 1.0).abs() <= TOLERANCE {
-            return Ok(setup.speed);
-        }
-        if utilization <= 0.0 {
+        let measured = Measured { speed: setup.speed, utilization };
+        tried.push(measured);
+        if measured.error(target) <= TOLERANCE || utilization <= 0.0 {
             break;
         }
-        // Overloaded engines are busy all the time, whatever the speed: halve it at least.
-        let ratio = target / utilization;
-        setup.speed *= if utilization > 0.98 { ratio.min(0.6) } else { ratio.clamp(0.2, 5.0) };
+        setup.speed = next(&tried, measured, target);
     }
-    Err(OutOfReach { target, reached, speed: setup.speed })
+    let nearest = tried.into_iter().min_by(|left, right| left.error(target).total_cmp(&right.error(target)));
+    let nearest = nearest.unwrap_or(Measured { speed: setup.speed, utilization: 0.0 });
+    if nearest.error(target) <= ACCEPTED {
+        return Ok(nearest.speed);
+    }
+    Err(OutOfReach { target, requests: workload.requests(), nearest })
+}
+
+/// A guess by proportion to the last, or the middle where others were already seen to be too slow and too fast for it.
+fn next(tried: &[Measured], last: Measured, target: f64) -> f64 {
+    let ratio = target / last.utilization;
+    // Overloaded engines are busy all the time, whatever the speed, so the proportion says too little.
+    let guess = last.speed * if last.utilization > 0.98 { ratio.min(0.6) } else { ratio.clamp(0.2, 5.0) };
+    let speeds =
+        |is_over: bool| tried.iter().filter(move |run| (run.utilization > target) == is_over).map(|run| run.speed);
+    let (slow, fast) = (speeds(false).fold(0.0, f64::max), speeds(true).fold(f64::INFINITY, f64::min));
+    if slow < fast && !(slow..=fast).contains(&guess) { (slow * fast).sqrt() } else { guess }
+}
+
+// === impl Measured ===
+
+impl Measured {
+    fn error(&self, target: f64) -> f64 {
+        (self.utilization / target - 1.0).abs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(runs: &[(f64, f64)]) -> Vec<Measured> {
+        runs.iter().map(|&(speed, utilization)| Measured { speed, utilization }).collect()
+    }
+
+    fn next_after(list: &[(f64, f64)], target: f64) -> f64 {
+        let tried = runs(list);
+        next(&tried, tried[tried.len() - 1], target)
+    }
+
+    #[test]
+    fn a_guess_is_in_proportion_and_no_wild_leap() {
+        assert_eq!(next_after(&[(1.0, 0.25)], 0.75), 3.0);
+        assert_eq!(next_after(&[(1.0, 0.001)], 0.6), 5.0);
+        assert_eq!(next_after(&[(2.0, 1.0)], 0.7), 1.2, "nobody knows how much too fast it was");
+    }
+
+    #[test]
+    fn a_guess_is_between_what_was_too_slow_and_what_was_too_fast() {
+        // With more speed there may be more hits, so that the proportion to one run contradicts another.
+        assert_eq!(next_after(&[(1.0, 0.4), (4.0, 0.8)], 0.5), 2.5, "the proportion is within");
+        assert_eq!(next_after(&[(1.0, 0.4), (4.0, 0.9), (2.25, 0.2)], 0.8), 3.0, "the middle of 2.25 and 4");
+    }
 }

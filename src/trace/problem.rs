@@ -68,11 +68,8 @@ impl fmt::Display for TraceError {
     }
 }
 
-impl std::error::Error for TraceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.problem)
-    }
-}
+/// Without a source: what the system said is in the message.
+impl std::error::Error for TraceError {}
 
 fn expected_ids(input_length: u32) -> String {
     let (whole, all) = (input_length / BLOCK_TOKENS, input_length.div_ceil(BLOCK_TOKENS));
