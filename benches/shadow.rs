@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use warmgate::locality::LocalityIndex;
-use warmgate::pool::{CostModel, EngineState, LoadView, RateSums, Tenant};
+use warmgate::pool::{CostModel, EngineState, LoadView, OtherRouters, Tenant};
 use warmgate::prefix::BlockHash;
 use warmgate::routing::{Candidate, Query};
 use warmgate::shadow::{Prompt, Replay, Shadow, ShadowBackend};
@@ -28,22 +28,13 @@ fn prompt(conversation: u64, blocks: usize) -> Vec<BlockHash> {
 }
 
 fn candidate(index: usize) -> Candidate {
-    let load = LoadView {
-        pending_work: 0.0,
-        head_work: 0.0,
-        head_for: Duration::ZERO,
-        decoding: 0,
-        in_flight: 0,
-        rate: RateSums::START,
-    };
     Candidate {
         index,
         identity: index as u64,
         matched_tokens: 0,
-        load,
+        load: LoadView::IDLE,
         rate: 8_000.0,
-        others_pending_work: 0.0,
-        others_decoding: 0,
+        others: OtherRouters::default(),
         engine: EngineState::default(),
     }
 }

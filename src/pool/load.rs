@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use super::number_within;
 use super::rate::{RateLearner, RateSums};
+use super::recent::Recent;
 use crate::time::Moment;
 
 /// The most work one request counts for, in work units: 40 times a million-token prompt of a 70B-class model. Keeps
@@ -63,8 +64,12 @@ pub struct LoadView {
     pub head_for: Duration,
     /// Requests past their first token.
     pub decoding: u32,
+    /// The prompt tokens of these: what the engine reads again for each token it makes.
+    pub decoding_tokens: u64,
     /// All requests.
     pub in_flight: u32,
+    /// Requests that were sent there lately, ended ones included ([`Recent`]).
+    pub recent: f64,
     /// The learned prefill rate.
     pub rate: RateSums,
 }
@@ -75,6 +80,7 @@ pub struct LoadView {
 pub struct InFlight {
     load: Arc<Load>,
     ticket: u64,
+    prompt_tokens: u32,
     answer: Answer,
     ended: Option<Moment>,
 }
@@ -89,7 +95,11 @@ struct Published {
     /// When an unstreamed head counts as prefilled, in nanoseconds; [`NEVER`] for a streamed one.
     head_due: AtomicU64,
     decoding: AtomicU32,
+    decoding_tokens: AtomicU64,
     in_flight: AtomicU32,
+    /// [`Recent::to_bits`].
+    recent: AtomicU64,
+    recent_at: AtomicU64,
     /// [`RateSums::to_bits`].
     rate: AtomicU64,
     /// Since when a streamed request has been in flight without a break, in nanoseconds; [`NEVER`] if none is.
@@ -108,6 +118,8 @@ struct State {
     pending_milliwork: u64,
     head_since: Moment,
     decoding: u32,
+    decoding_tokens: u64,
+    recent: Recent,
     streamed: u32,
     streamed_since: Moment,
     learner: RateLearner,
@@ -118,6 +130,7 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     milliwork: u64,
+    prompt_tokens: u32,
     answer: Answer,
 }
 
@@ -131,7 +144,10 @@ impl Default for Load {
             head_since: AtomicU64::new(0),
             head_due: AtomicU64::new(NEVER),
             decoding: AtomicU32::new(0),
+            decoding_tokens: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
+            recent: AtomicU64::new(0),
+            recent_at: AtomicU64::new(0),
             rate: AtomicU64::new(RateSums::START.to_bits()),
             streamed_since: AtomicU64::new(NEVER),
             last_progress: AtomicU64::new(0),
@@ -141,10 +157,12 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Accounts for a request sent now with this much prefill, in work units (clamped to 0..=[`MAX_WORK`]).
-    pub fn dispatch(self: &Arc<Self>, work: f64, answer: Answer, now: Moment) -> InFlight {
-        let ticket = self.change(|state| state.dispatch(to_milliwork(work), answer, now));
-        InFlight { load: Arc::clone(self), ticket, answer, ended: None }
+    /// Accounts for a request sent now with this much prefill, in work units (clamped to 0..=[`MAX_WORK`]), and a prompt
+    /// of this length.
+    pub fn dispatch(self: &Arc<Self>, work: f64, prompt_tokens: u32, answer: Answer, now: Moment) -> InFlight {
+        let pending = Pending { milliwork: to_milliwork(work), prompt_tokens, answer };
+        let ticket = self.change(|state| state.dispatch(pending, now));
+        InFlight { load: Arc::clone(self), ticket, prompt_tokens, answer, ended: None }
     }
 
     /// The load as of now.
@@ -159,7 +177,9 @@ impl Load {
             head_work: from_milliwork(published.head.load(Relaxed).min(pending)),
             head_for: now.since(Moment::from_nanos(published.head_since.load(Relaxed))),
             decoding: published.decoding.load(Relaxed),
+            decoding_tokens: published.decoding_tokens.load(Relaxed),
             in_flight: published.in_flight.load(Relaxed),
+            recent: Recent::from_bits(published.recent.load(Relaxed), published.recent_at.load(Relaxed)).count_at(now),
             rate: self.rate(),
         }
     }
@@ -205,7 +225,11 @@ impl Load {
         published.head_since.store(state.head_since.as_nanos(), Relaxed);
         published.head_due.store(state.head_due().map_or(NEVER, Moment::as_nanos), Relaxed);
         published.decoding.store(state.decoding, Relaxed);
+        published.decoding_tokens.store(state.decoding_tokens, Relaxed);
         published.in_flight.store(state.in_flight(), Relaxed);
+        let (recent, recent_at) = state.recent.to_bits();
+        published.recent.store(recent, Relaxed);
+        published.recent_at.store(recent_at, Relaxed);
         published.rate.store(state.learner.sums().to_bits(), Relaxed);
         let streamed_since = if state.streamed > 0 { state.streamed_since.as_nanos() } else { NEVER };
         published.streamed_since.store(streamed_since, Relaxed);
@@ -222,7 +246,9 @@ impl LoadView {
         head_work: 0.0,
         head_for: Duration::ZERO,
         decoding: 0,
+        decoding_tokens: 0,
         in_flight: 0,
+        recent: 0.0,
         rate: RateSums::START,
     };
 
@@ -260,7 +286,7 @@ impl Drop for InFlight {
         let last_progress = self.load.last_progress();
         self.load.change(|state| {
             let ended = self.ended.unwrap_or_else(|| state.latest.max(last_progress));
-            state.release(self.ticket, self.answer, ended);
+            state.release(self, ended);
         });
     }
 }
@@ -268,17 +294,18 @@ impl Drop for InFlight {
 // === impl State ===
 
 impl State {
-    fn dispatch(&mut self, milliwork: u64, answer: Answer, now: Moment) -> u64 {
+    fn dispatch(&mut self, pending: Pending, now: Moment) -> u64 {
         self.settle(now);
+        self.recent.add(now);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         if self.pending.is_empty() {
             self.head_since = now;
         }
-        self.pending.insert(ticket, Pending { milliwork, answer });
-        self.pending_milliwork += milliwork;
-        self.learner.dispatched(from_milliwork(milliwork), now);
-        if answer == Answer::Streamed {
+        self.pending.insert(ticket, pending);
+        self.pending_milliwork += pending.milliwork;
+        self.learner.dispatched(from_milliwork(pending.milliwork), now);
+        if pending.answer == Answer::Streamed {
             if self.streamed == 0 {
                 self.streamed_since = now;
             }
@@ -303,7 +330,8 @@ impl State {
         self.head_since = self.head_since.max(now);
     }
 
-    fn release(&mut self, ticket: u64, answer: Answer, now: Moment) {
+    fn release(&mut self, request: &InFlight, now: Moment) {
+        let (ticket, answer) = (request.ticket, request.answer);
         self.latest = self.latest.max(now);
         let was_head = self.pending.first_key_value().is_some_and(|(&head, _)| head == ticket);
         if let Some(pending) = self.pending.remove(&ticket) {
@@ -314,6 +342,7 @@ impl State {
             }
         } else {
             self.decoding -= 1;
+            self.decoding_tokens -= u64::from(request.prompt_tokens);
         }
         if answer == Answer::Streamed {
             self.streamed -= 1;
@@ -334,6 +363,7 @@ impl State {
         if let Some(pending) = self.pending.remove(&ticket) {
             self.pending_milliwork -= pending.milliwork;
             self.decoding += 1;
+            self.decoding_tokens += u64::from(pending.prompt_tokens);
             self.learner.prefilled(from_milliwork(pending.milliwork), is_observed, at);
         }
     }

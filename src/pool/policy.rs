@@ -54,8 +54,15 @@ pub struct CostModel {
     pub prefill_price_per_decoding: f64,
     /// The most that decoding neighbours add to that price.
     pub prefill_price_decoding_limit: f64,
-    /// Decode interference of each decoding neighbour, in seconds.
-    pub decode_seconds: f64,
+    /// Decode interference, in seconds for each context token that a decoding neighbour has to share the memory's
+    /// bandwidth with: an answer of 300 tokens at some 1e-8 s a token read.
+    pub decode_seconds_per_token: f64,
+    /// What it costs a backend to have got requests lately by as much as the mean above its fair share, in seconds...
+    pub balance_seconds: f64,
+    /// ...where a fair share is this many times the mean...
+    pub balance_share: f64,
+    /// ...and so many requests more count for each backend: a few say nothing about shares.
+    pub balance_prior: f64,
     /// How long a request is assumed to hold its KV blocks and its slot, in seconds: the turnover for which a request
     /// waits where there is no room.
     pub residence_seconds: f64,
@@ -98,13 +105,16 @@ impl Default for CostModel {
     fn default() -> Self {
         Self {
             work_per_context_token: 0.0,
-            prefill_price: 3.0,
+            prefill_price: 4.0,
             prefill_price_per_decoding: 0.05,
-            prefill_price_decoding_limit: 4.0,
-            decode_seconds: 0.005,
+            prefill_price_decoding_limit: 3.0,
+            decode_seconds_per_token: 3e-6,
+            balance_seconds: 5.0,
+            balance_share: 1.15,
+            balance_prior: 50.0,
             residence_seconds: 10.0,
             near_seconds: 0.005,
-            near_share: 0.03,
+            near_share: 0.01,
         }
     }
 }

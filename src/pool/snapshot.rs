@@ -88,6 +88,8 @@ pub struct OtherRouters {
     pub pending_work: f64,
     /// Their decoding requests there.
     pub decoding: u32,
+    /// The prompt tokens of these.
+    pub decoding_tokens: u64,
 }
 
 /// What active probes say of a backend.

@@ -100,7 +100,7 @@ fn run(policy: &Policy, seed: u64) -> Outcome {
                         .collect();
                     let query = Query { prompt_tokens, turn, prefix_key: Some(prefix as u64), ..Query::default() };
                     let decision = choose(policy, &query, &candidates, &mut rng).expect("there are candidates");
-                    (decision, engines[decision.index].load.dispatch(decision.work, Answer::Streamed, now))
+                    (decision, engines[decision.index].load.dispatch(decision.work, 0, Answer::Streamed, now))
                 });
                 let (cached, first_token) = engines[decision.index].serve(prefix, prompt_tokens, now);
                 cached_tokens += u64::from(cached);

@@ -3,15 +3,17 @@
 //! ```text
 //! queue + prefill               q / rate, w / rate        this request's wait for its first token...
 //! slowdown                      (queue + prefill) * d/D   ...stretched by decoding neighbours
-//! price                         (3 + min(0.05 d, 4)) * w / rate   prefill put on the fleet: the locality term
-//! decode                        0.005 d                   decode interference
+//! price                         (4 + min(0.05 d, 3)) * w / rate   prefill put on the fleet: the locality term
+//! decode                        3e-6 (t + n d)            decode interference: its context on theirs and theirs on its
+//! balance                       5 max(0, (r + 50) / (R + 50) - 1.15)   requests lately above a fair share
 //! memory, slots                 waits when the engine reports no room
 //! ```
 //!
-//! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `d` the requests decoding there
-//! and `D` their mean over the candidates, at least 1. Every term grows with load and shrinks with cached tokens, so a
-//! warmer backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms are finite for any
-//! input: what is no number counts as nothing, and what is too large as [`LARGE`].
+//! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `n` its prompt tokens, `d` the
+//! requests decoding there, `t` their prompt tokens, `r` the requests sent there lately, and `D` and `R` the means of `d`
+//! and `r` over the candidates, `D` at least 1. Every term grows with load and shrinks with cached tokens, so a warmer
+//! backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms are finite for any input: what is
+//! no number counts as nothing, and what is too large as [`LARGE`].
 
 use smallvec::SmallVec;
 
@@ -36,10 +38,21 @@ pub struct CostTerms {
     pub price: f64,
     /// Interference with decoding.
     pub decode: f64,
+    /// What its share of the requests lately costs.
+    pub balance: f64,
     /// Wait for KV blocks.
     pub memory: f64,
     /// Wait for a place in the batch.
     pub slots: f64,
+}
+
+/// What a candidate is compared with: means over all candidates.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Means {
+    /// Requests decoding; at least 1, so that the first one does not count for much.
+    pub(super) decoding: f64,
+    /// Requests lately.
+    pub(super) recent: f64,
 }
 
 /// The costs of all candidates, in their order.
@@ -55,8 +68,8 @@ pub fn work(uncached_tokens: u32, prompt_tokens: u32, model: &CostModel) -> f64 
 
 /// The costs of `candidates` for `query`, as the `cost` policy sees them.
 pub fn score(model: &CostModel, query: &Query, candidates: &[Candidate]) -> Costs {
-    let mean_decoding = mean_decoding(candidates);
-    candidates.iter().map(|candidate| CostTerms::of(model, query, candidate, mean_decoding)).collect()
+    let means = Means::of(candidates);
+    candidates.iter().map(|candidate| CostTerms::of(model, query, candidate, means)).collect()
 }
 
 /// Tokens to prefill. At least one of a prompt always is: the last token's output is what is wanted.
@@ -64,10 +77,13 @@ pub(super) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
     prompt_tokens - matched_tokens.min(prompt_tokens.saturating_sub(1))
 }
 
-/// Decoding requests per candidate; at least 1, so that the first one does not count for much.
-pub(super) fn mean_decoding(candidates: &[Candidate]) -> f64 {
-    let total: f64 = candidates.iter().map(Candidate::decoding).sum();
-    (total / candidates.len().max(1) as f64).max(1.0)
+// === impl Means ===
+
+impl Means {
+    pub(super) fn of(candidates: &[Candidate]) -> Self {
+        let mean = |of: fn(&Candidate) -> f64| candidates.iter().map(of).sum::<f64>() / candidates.len().max(1) as f64;
+        Self { decoding: mean(Candidate::decoding).max(1.0), recent: mean(|candidate| bounded(candidate.load.recent)) }
+    }
 }
 
 // === impl CostTerms ===
@@ -75,7 +91,7 @@ pub(super) fn mean_decoding(candidates: &[Candidate]) -> f64 {
 impl CostTerms {
     /// The whole cost, in seconds.
     pub fn total(&self) -> f64 {
-        self.predicted_ttft() + self.price + self.decode
+        self.predicted_ttft() + self.price + self.decode + self.balance
     }
 
     /// The part that this request itself waits, in seconds.
@@ -84,22 +100,23 @@ impl CostTerms {
     }
 
     /// The terms with their names, for logs and explanations.
-    pub fn named(&self) -> [(&'static str, f64); 7] {
+    pub fn named(&self) -> [(&'static str, f64); 8] {
         [
             ("queue", self.queue),
             ("prefill", self.prefill),
             ("slowdown", self.slowdown),
             ("price", self.price),
             ("decode", self.decode),
+            ("balance", self.balance),
             ("memory", self.memory),
             ("slots", self.slots),
         ]
     }
 
-    pub(super) fn of(model: &CostModel, query: &Query, candidate: &Candidate, mean_decoding: f64) -> Self {
+    pub(super) fn of(model: &CostModel, query: &Query, candidate: &Candidate, means: Means) -> Self {
         let rate = number_within(1.0, LARGE, candidate.rate);
         let uncached = uncached_tokens(query.prompt_tokens, candidate.matched_tokens);
-        let queued = bounded(candidate.load.queued_work(rate)) + bounded(candidate.others_pending_work);
+        let queued = bounded(candidate.load.queued_work(rate)) + bounded(candidate.others.pending_work);
         let (queue, prefill) = (queued / rate, work(uncached, query.prompt_tokens, model) / rate);
         let decoding = candidate.decoding();
         let price = bounded(model.prefill_price)
@@ -107,9 +124,10 @@ impl CostTerms {
         Self {
             queue,
             prefill,
-            slowdown: (queue + prefill) * (decoding / mean_decoding),
+            slowdown: (queue + prefill) * (decoding / means.decoding),
             price: price * prefill,
-            decode: bounded(model.decode_seconds) * decoding,
+            decode: bounded(model.decode_seconds_per_token) * candidate.shared_context(query),
+            balance: balance(model, candidate, means),
             memory: memory_wait(model, query, candidate),
             slots: slot_wait(model, candidate),
         }
@@ -121,8 +139,24 @@ impl CostTerms {
 impl Candidate {
     /// Requests decoding there, of all routers.
     fn decoding(&self) -> f64 {
-        f64::from(self.load.decoding) + f64::from(self.others_decoding)
+        f64::from(self.load.decoding) + f64::from(self.others.decoding)
     }
+
+    /// Context tokens that are read beside one another if the request decodes there: those of its neighbours beside it,
+    /// and its own beside each of them.
+    fn shared_context(&self, query: &Query) -> f64 {
+        let theirs = self.load.decoding_tokens as f64 + self.others.decoding_tokens as f64;
+        theirs + f64::from(query.prompt_tokens) * self.decoding()
+    }
+}
+
+/// What it costs that the candidate got more than a fair share of the requests lately. Nothing waits for it now; but hot
+/// prefixes that came together by chance stay together where nothing moves them, and one backend serves most of the
+/// traffic.
+fn balance(model: &CostModel, candidate: &Candidate, means: Means) -> f64 {
+    let prior = number_within(1.0, LARGE, model.balance_prior);
+    let share = (bounded(candidate.load.recent) + prior) / (means.recent + prior);
+    bounded(model.balance_seconds) * (share - bounded(model.balance_share)).max(0.0)
 }
 
 /// Seconds until the engine has room for the prompt, by the last reading of its KV usage.

@@ -100,8 +100,7 @@ pub fn candidates(pool: &PoolSnapshot, matched_tokens: &[u32], tried: &[usize], 
             matched_tokens: matched_tokens.get(index).copied().unwrap_or(0),
             rate: pool_rate.for_backend(load.rate),
             load,
-            others_pending_work: backend.others.pending_work,
-            others_decoding: backend.others.decoding,
+            others: backend.others,
             engine: EngineState {
                 polled: backend.engine.polled_within(pool.policy.stale_after, now),
                 ..backend.engine

@@ -16,7 +16,7 @@ pub use filter::{Exclusion, Filtered, Pass, candidates};
 
 use std::num::NonZeroU32;
 
-use crate::pool::{EngineState, LoadView, Policy, PolicyKind};
+use crate::pool::{EngineState, LoadView, OtherRouters, Policy, PolicyKind};
 use crate::prefix::BlockHash;
 
 /// Candidates up to this number are held without allocation.
@@ -48,10 +48,8 @@ pub struct Candidate {
     pub load: LoadView,
     /// Its prefill rate, in work units a second ([`crate::pool::PoolRate::for_backend`]).
     pub rate: f64,
-    /// Pending prefill there that other routers report, in work units.
-    pub others_pending_work: f64,
-    /// Decoding requests there that other routers report.
-    pub others_decoding: u32,
+    /// What other routers report to have in flight there.
+    pub others: OtherRouters,
     /// What its engine reports, without a reading that is stale.
     pub engine: EngineState,
 }
@@ -104,7 +102,7 @@ pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mu
         matched_tokens: query.prompt_tokens - uncached_tokens,
         uncached_tokens,
         work: work(uncached_tokens, query.prompt_tokens, &policy.cost),
-        cost: CostTerms::of(&policy.cost, query, chosen, cost::mean_decoding(candidates)),
+        cost: CostTerms::of(&policy.cost, query, chosen, cost::Means::of(candidates)),
         is_spill: chosen.matched_tokens < most_matched,
     })
 }

@@ -202,7 +202,7 @@ impl State {
         let actual = seen.iter().position(|seen| seen.candidate.index == replay.chosen)?;
         let query = Query { turn: self.turn, ..replay.query };
         self.turn = self.turn.wrapping_add(1);
-        let mut in_flight = ShadowInFlight::default();
+        let mut in_flight = ShadowInFlight::new(replay.query.prompt_tokens);
         let mut candidates = Vec::with_capacity(seen.len());
         for (number, policy) in ShadowPolicy::ALL.into_iter().enumerate() {
             let seen = if policy == ShadowPolicy::Actual { &seen[actual..=actual] } else { &seen[..] };

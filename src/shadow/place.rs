@@ -1,7 +1,8 @@
 //! One backend as the policies see it: each has filled its cache and its queue in another way.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -9,7 +10,7 @@ use super::queue::Queue;
 use super::thin::{THINNING, Thinned};
 use super::{Each, ShadowPolicy};
 use crate::locality::LocalityIndex;
-use crate::pool::{LoadView, Tenant};
+use crate::pool::{LoadView, Recent, Tenant};
 use crate::routing::Candidate;
 use crate::time::Moment;
 
@@ -28,8 +29,17 @@ pub struct ShadowBackend {
 #[derive(Debug, Default)]
 #[must_use = "dropping it ends the request in all shadows"]
 pub struct ShadowInFlight {
-    /// A count for each policy. They are the backends' own, so a removed backend needs no care.
-    counts: SmallVec<[Arc<AtomicU32>; ShadowPolicy::ALL.len()]>,
+    /// One for each policy. They are the backends' own, so a removed backend needs no care.
+    counts: SmallVec<[Arc<Counts>; ShadowPolicy::ALL.len()]>,
+    prompt_tokens: u32,
+}
+
+/// What is in flight. Raised under the pool's lock, lowered by whoever ends a request; read under the lock. `Relaxed`: a
+/// count that is a moment old is as good.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    requests: AtomicU32,
+    prompt_tokens: AtomicU64,
 }
 
 /// A backend under every policy.
@@ -45,25 +55,31 @@ pub(super) struct Place {
     index: Arc<LocalityIndex>,
     tenant: Tenant,
     queue: Queue,
-    /// Raised under the pool's lock, lowered by whoever ends a request; read under the lock. `Relaxed`: a count that is
-    /// a moment old is as good.
-    in_flight: Arc<AtomicU32>,
+    recent: Recent,
+    in_flight: Arc<Counts>,
 }
 
 // === impl ShadowInFlight ===
 
 impl ShadowInFlight {
+    /// A request with a prompt of this length, at no place yet.
+    pub(super) fn new(prompt_tokens: u32) -> Self {
+        Self { counts: SmallVec::new(), prompt_tokens }
+    }
+
     /// Counts the request at `place`, too.
     pub(super) fn hold(&mut self, place: &Place) {
-        place.in_flight.fetch_add(1, Relaxed);
+        place.in_flight.requests.fetch_add(1, Relaxed);
+        place.in_flight.prompt_tokens.fetch_add(self.prompt_tokens.into(), Relaxed);
         self.counts.push(Arc::clone(&place.in_flight));
     }
 }
 
 impl Drop for ShadowInFlight {
     fn drop(&mut self) {
-        for count in &self.counts {
-            count.fetch_sub(1, Relaxed);
+        for counts in &self.counts {
+            counts.requests.fetch_sub(1, Relaxed);
+            counts.prompt_tokens.fetch_sub(self.prompt_tokens.into(), Relaxed);
         }
     }
 }
@@ -76,6 +92,7 @@ impl Site {
             index: Arc::clone(index),
             tenant: index.join(thinned_capacity(backend)),
             queue: Queue::default(),
+            recent: Recent::default(),
             in_flight: Arc::default(),
         };
         Self { backend, places: std::array::from_fn(place) }
@@ -113,7 +130,22 @@ impl Site {
 
 impl Place {
     pub(super) fn load(&mut self, candidate: &Candidate, now: Moment) -> LoadView {
-        self.queue.load(candidate, self.in_flight.load(Relaxed), now)
+        let in_flight = self.in_flight.requests.load(Relaxed);
+        let waiting = self.queue.waiting(now).min(in_flight);
+        let pending_work = self.queue.pending_work(candidate.rate, now);
+        let decoding = in_flight - waiting;
+        // Of which requests is not known; of an average one, then.
+        let prompt_tokens = self.in_flight.prompt_tokens.load(Relaxed);
+        LoadView {
+            pending_work,
+            head_work: pending_work,
+            head_for: Duration::ZERO,
+            decoding,
+            decoding_tokens: prompt_tokens / u64::from(in_flight.max(1)) * u64::from(decoding),
+            in_flight,
+            recent: self.recent.count_at(now),
+            rate: candidate.load.rate,
+        }
     }
 
     /// Takes a request with this much work in: its TTFT in seconds, at a rate in work units a second.
@@ -121,6 +153,7 @@ impl Place {
         for chain in prompts.chains().filter(|chain| !chain.is_empty()) {
             self.index.insert(self.tenant, chain);
         }
+        self.recent.add(now);
         self.queue.push(work, rate, now)
     }
 }

@@ -3,8 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::pool::LoadView;
-use crate::routing::Candidate;
 use crate::time::Moment;
 
 /// A longer wait is not counted as longer. A policy that could not bear the traffic would otherwise be behind by more
@@ -40,20 +38,15 @@ impl Queue {
         ttft.as_secs_f64()
     }
 
-    /// The load as `candidate`'s would be read, with this many requests in flight.
-    pub(super) fn load(&mut self, candidate: &Candidate, in_flight: u32, now: Moment) -> LoadView {
+    /// Prefill that is not done, in work units at this rate.
+    pub(super) fn pending_work(&self, rate: f64, now: Moment) -> f64 {
+        self.free_at.since(now).as_secs_f64() * rate
+    }
+
+    /// Requests whose prefill is not done. The real request of some may have ended.
+    pub(super) fn waiting(&mut self, now: Moment) -> u32 {
         self.settle(now);
-        // A real request may have ended while its prefill here goes on.
-        let waiting = u32::try_from(self.prefilling.len()).unwrap_or(u32::MAX).min(in_flight);
-        let pending_work = self.free_at.since(now).as_secs_f64() * candidate.rate;
-        LoadView {
-            pending_work,
-            head_work: pending_work,
-            head_for: Duration::ZERO,
-            decoding: in_flight - waiting,
-            in_flight,
-            rate: candidate.load.rate,
-        }
+        u32::try_from(self.prefilling.len()).unwrap_or(u32::MAX)
     }
 
     fn settle(&mut self, now: Moment) {
@@ -66,7 +59,6 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shadow::tests::candidate;
 
     fn at(millis: u64) -> Moment {
         Moment::at(Duration::from_millis(millis))
@@ -83,17 +75,13 @@ mod tests {
 
     #[test]
     fn a_request_decodes_once_its_prefill_is_done() {
-        let (mut queue, candidate) = (Queue::default(), candidate(0, 1_000.0));
+        let mut queue = Queue::default();
         queue.push(500.0, 1_000.0, at(0));
         queue.push(500.0, 1_000.0, at(0));
-        let read = |queue: &mut Queue, in_flight, millis| {
-            let load = queue.load(&candidate, in_flight, at(millis));
-            (load.pending_work, load.decoding, load.in_flight)
-        };
-        assert_eq!(read(&mut queue, 2, 0), (1_000.0, 0, 2));
-        assert_eq!(read(&mut queue, 2, 600), (400.0, 1, 2));
-        assert_eq!(read(&mut queue, 0, 600), (400.0, 0, 0), "the real ones have ended; the prefill goes on");
-        assert_eq!(read(&mut queue, 2, 1_000), (0.0, 2, 2));
+        let read = |queue: &mut Queue, millis| (queue.pending_work(1_000.0, at(millis)), queue.waiting(at(millis)));
+        assert_eq!(read(&mut queue, 0), (1_000.0, 2));
+        assert_eq!(read(&mut queue, 600), (400.0, 1));
+        assert_eq!(read(&mut queue, 1_000), (0.0, 0));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::{LoadView, RateSums, Tenant};
+use crate::pool::{LoadView, OtherRouters, Tenant};
 use crate::prefix::BlockHash;
 use crate::testing::config;
 
@@ -14,22 +14,13 @@ const BLOCK_TOKENS: u64 = 16;
 
 /// An idle candidate that holds nothing and prefills at `rate`.
 pub(super) fn candidate(index: usize, rate: f64) -> Candidate {
-    let load = LoadView {
-        pending_work: 0.0,
-        head_work: 0.0,
-        head_for: Duration::ZERO,
-        decoding: 0,
-        in_flight: 0,
-        rate: RateSums::START,
-    };
     Candidate {
         index,
         identity: index as u64 + 100,
         matched_tokens: 0,
-        load,
+        load: LoadView::IDLE,
         rate,
-        others_pending_work: 0.0,
-        others_decoding: 0,
+        others: OtherRouters::default(),
         engine: EngineState::default(),
     }
 }

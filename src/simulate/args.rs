@@ -48,7 +48,7 @@ pub(crate) struct SimulateArgs {
     /// The engine model; the options below change single parameters of it [default: reference; shared-prefix: small]
     #[arg(long, value_name = "MODEL", value_parser = PossibleValuesParser::new(Model::ALL.map(Model::name)))]
     engine: Option<String>,
-    /// KV cache of each engine, tokens [default: 1500000; shared-prefix: 36000]
+    /// KV cache of each engine, tokens [default: 1500000; shared-prefix: 20064]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     kv_tokens: Option<u32>,
     /// Prefill of one token, microseconds
@@ -163,7 +163,7 @@ impl SimulateArgs {
     fn parameters(&self, is_small: bool, block_tokens: NonZeroU32) -> Result<Parameters, String> {
         let fallback = if is_small { Model::Small } else { Model::Reference };
         let model = self.engine.as_deref().and_then(Model::named).unwrap_or(fallback);
-        let kv_tokens = self.kv_tokens.unwrap_or(if is_small { 36_000 } else { 1_500_000 });
+        let kv_tokens = self.kv_tokens.unwrap_or(if is_small { 20_064 } else { 1_500_000 });
         let mut parameters = model.parameters(block_tokens.get(), (kv_tokens / block_tokens).max(1));
         let timing = &mut parameters.timing;
         if let Some(microseconds) = self.prefill_us {

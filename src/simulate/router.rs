@@ -178,7 +178,11 @@ impl Router {
     pub(super) fn shares(&self, now: Moment) -> Vec<OtherRouters> {
         let share = |entry: &BackendSnapshot| {
             let load = entry.backend.load().view(now);
-            OtherRouters { pending_work: load.pending_work, decoding: load.decoding }
+            OtherRouters {
+                pending_work: load.pending_work,
+                decoding: load.decoding,
+                decoding_tokens: load.decoding_tokens,
+            }
         };
         self.pool.backends.iter().map(share).collect()
     }

@@ -308,6 +308,7 @@ impl<'a> Run<'a> {
                 for (sum, share) in sums.iter_mut().zip(shares) {
                     sum.pending_work += share.pending_work;
                     sum.decoding += share.decoding;
+                    sum.decoding_tokens += share.decoding_tokens;
                 }
             }
             router.hear(&sums);

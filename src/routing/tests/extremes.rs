@@ -3,7 +3,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::{CostModel, Polled};
+use crate::pool::{CostModel, OtherRouters, Polled, RateSums};
 
 const KINDS: [PolicyKind; 8] = [
     PolicyKind::Cost,
@@ -34,11 +34,11 @@ fn count() -> impl Strategy<Value = u32> {
 }
 
 fn candidate() -> impl Strategy<Value = Candidate> {
-    let load = (extreme(), extreme(), any::<u64>(), count(), count());
+    let load = (extreme(), extreme(), any::<u64>(), count(), count(), any::<u64>(), extreme());
     let engine = (any::<u64>(), count(), count(), prop::option::of(extreme()), count());
     (load, count(), extreme(), extreme(), count(), engine, any::<u64>()).prop_map(
         |(
-            (pending_work, head_work, nanos, decoding, in_flight),
+            (pending_work, head_work, nanos, decoding, in_flight, decoding_tokens, recent),
             matched_tokens,
             rate,
             others,
@@ -47,7 +47,16 @@ fn candidate() -> impl Strategy<Value = Candidate> {
             identity,
         )| {
             let head_for = Duration::from_nanos(nanos);
-            let load = LoadView { pending_work, head_work, head_for, decoding, in_flight, rate: RateSums::START };
+            let load = LoadView {
+                pending_work,
+                head_work,
+                head_for,
+                decoding,
+                decoding_tokens,
+                in_flight,
+                recent,
+                rate: RateSums::START,
+            };
             let (capacity, running, waiting, kv_usage, max_running) = engine;
             let engine = EngineState {
                 block_tokens: None,
@@ -61,8 +70,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
                 matched_tokens,
                 load,
                 rate,
-                others_pending_work: others,
-                others_decoding,
+                others: OtherRouters { pending_work: others, decoding: others_decoding, decoding_tokens },
                 engine,
             }
         },
@@ -70,13 +78,17 @@ fn candidate() -> impl Strategy<Value = Candidate> {
 }
 
 fn model() -> impl Strategy<Value = CostModel> {
-    (extreme(), extreme(), extreme(), extreme(), extreme(), extreme(), extreme(), extreme()).prop_map(
-        |(context, price, per_decoding, limit, decode, residence, near, share)| CostModel {
+    let balance = (extreme(), extreme(), extreme());
+    (extreme(), extreme(), extreme(), extreme(), extreme(), balance, extreme(), extreme(), extreme()).prop_map(
+        |(context, price, per_decoding, limit, decode, balance, residence, near, share)| CostModel {
             work_per_context_token: context,
             prefill_price: price,
             prefill_price_per_decoding: per_decoding,
             prefill_price_decoding_limit: limit,
-            decode_seconds: decode,
+            decode_seconds_per_token: decode,
+            balance_seconds: balance.0,
+            balance_share: balance.1,
+            balance_prior: balance.2,
             residence_seconds: residence,
             near_seconds: near,
             near_share: share,

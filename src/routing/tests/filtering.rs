@@ -122,7 +122,7 @@ fn candidates_carry_what_was_matched_and_fresh_polls_only() {
         backend.engine.capacity_tokens = NonZeroU64::new(1_000);
         backend.engine.polled = Some(Polled { running: 9, waiting: 9, kv_usage: Some(1.0), observed_at });
     }
-    let _in_flight = pool.backends[2].backend.load().dispatch(500.0, Answer::Streamed, at(10));
+    let _in_flight = pool.backends[2].backend.load().dispatch(500.0, 0, Answer::Streamed, at(10));
     let filtered = candidates(&pool, &[16, 32], &[], at(10));
     let matched: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.matched_tokens).collect();
     assert_eq!(matched, [16, 32, 0], "what is not told counts as none");

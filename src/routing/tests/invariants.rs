@@ -2,29 +2,33 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 use proptest::prelude::*;
 
-use super::super::cost::mean_decoding;
+use super::super::cost::Means;
 use super::*;
-use crate::pool::{CostModel, Polled};
+use crate::pool::{CostModel, OtherRouters, Polled, RateSums};
 use crate::time::Moment;
 
 fn candidate() -> impl Strategy<Value = Candidate> {
-    let load = (0.0..200_000.0, 0.0..1.0, 0_u64..10_000, 0_u32..200, 0_u32..20);
+    let load = (0.0..200_000.0, 0.0..1.0, 0_u64..10_000, 0_u32..200, 0_u32..20, 0_u64..2_000_000, 0.0..500.0);
     let engine = (1_u64..2_000_000, 0_u32..300, 0_u32..50, 0.0..=1.0, 1_u32..300);
     (load, 0_u32..20_000, 2_000.0..40_000.0, 0.0..50_000.0, 0_u32..50, prop::option::of(engine)).prop_map(
         |(
-            (pending, head, millis, decoding, waiting),
+            (pending, head, millis, decoding, waiting, decoding_tokens, recent),
             matched_tokens,
             rate,
             others_pending_work,
             others_decoding,
             engine,
         )| {
+            let others =
+                OtherRouters { pending_work: others_pending_work, decoding: others_decoding, decoding_tokens: 0 };
             let load = LoadView {
                 pending_work: pending,
                 head_work: pending * head,
                 head_for: Duration::from_millis(millis),
                 decoding,
+                decoding_tokens,
                 in_flight: decoding + waiting,
+                recent,
                 rate: RateSums::START,
             };
             let engine =
@@ -39,7 +43,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
                         observed_at: crate::time::Moment::ORIGIN,
                     }),
                 });
-            Candidate { matched_tokens, load, rate, others_pending_work, others_decoding, engine, ..idle(0) }
+            Candidate { matched_tokens, load, rate, others, engine, ..idle(0) }
         },
     )
 }
@@ -64,13 +68,13 @@ fn chosen(model: CostModel, query: &Query, candidates: &[Candidate], seed: u64) 
 }
 
 fn terms(model: &CostModel, query: &Query, candidate: &Candidate, mean: f64) -> CostTerms {
-    CostTerms::of(model, query, candidate, mean)
+    CostTerms::of(model, query, candidate, Means { decoding: mean, recent: 0.0 })
 }
 
 /// How much above the lowest cost still counts as equal.
 fn margin(costs: &[CostTerms]) -> f64 {
     let lowest = costs.iter().map(CostTerms::total).fold(f64::INFINITY, f64::min);
-    (0.03 * lowest).max(0.005) + 1e-9 * lowest
+    (0.01 * lowest).max(0.005) + 1e-9 * lowest
 }
 
 #[test]
@@ -89,15 +93,16 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
     /// (1) The extra predicted TTFT accepted for a warmer backend is at most 7 times the prefill seconds it saves; no
-    /// saving, no detour. Backends that decode differently may differ by what decoding costs as well: the price of
-    /// prefill and the interference rise with it.
+    /// saving, no detour. Backends that decode differently, or got more requests lately, may differ by what that costs as
+    /// well: the price of prefill and the interference rise with decoding.
     #[test]
     fn a_detour_is_worth_at_most_seven_times_its_saving(
-        model in model(), mut candidates in fleet(), prompt in 1_u32..30_000, same_decoding in prop::option::of(0_u32..200), seed in any::<u64>(),
+        model in model(), mut candidates in fleet(), prompt in 1_u32..30_000, same_load in prop::option::of(0_u32..200), seed in any::<u64>(),
     ) {
-        if let Some(decoding) = same_decoding {
+        if let Some(decoding) = same_load {
             for candidate in &mut candidates {
-                (candidate.load.decoding, candidate.others_decoding) = (decoding, 0);
+                (candidate.load.decoding, candidate.others.decoding) = (decoding, 0);
+                (candidate.load.decoding_tokens, candidate.load.recent) = (u64::from(decoding) * 1_000, 100.0);
             }
         }
         let query = query(prompt);
@@ -108,14 +113,16 @@ proptest! {
             let saving = there.prefill - here.prefill;
             let detour = here.predicted_ttft() - there.predicted_ttft();
             let price_per_second = |terms: &CostTerms| terms.price / terms.prefill;
-            let relief = if same_decoding.is_some() { 0.0 } else {
-                (price_per_second(there) - price_per_second(&here)).max(0.0) * here.prefill + (there.decode - here.decode).max(0.0)
+            let relief = if same_load.is_some() { 0.0 } else {
+                (price_per_second(there) - price_per_second(&here)).max(0.0) * here.prefill
+                    + (there.decode - here.decode).max(0.0) + (there.balance - here.balance).max(0.0)
             };
             prop_assert!(detour <= 7.0 * saving.max(0.0) + relief + margin(&costs), "detour {} for a saving of {}", detour, saving);
         }
     }
 
-    /// (2) With no hits anywhere and equal rates it picks the shortest queue.
+    /// (2) With no hits anywhere, equal rates and equal shares of decoding and of late requests it picks the shortest
+    /// queue.
     #[test]
     fn without_hits_the_shortest_queue_is_picked(
         model in model(), queues in prop::collection::vec(0.0..200_000.0, 1..12), decoding in 0_u32..100, prompt in 1_u32..30_000, seed in any::<u64>(),
@@ -138,15 +145,17 @@ proptest! {
         let (base, slack) = (cost(&before), 1e-9 * cost(&before));
         let warmer = Candidate { matched_tokens: before.matched_tokens + more, ..before };
         prop_assert!(cost(&warmer) <= base + slack);
-        let mut busier = [before; 4];
+        let mut busier = [before; 6];
         busier[0].load.pending_work += f64::from(more);
-        busier[1].others_pending_work += f64::from(more);
+        busier[1].others.pending_work += f64::from(more);
         busier[2].load.decoding += more;
         busier[2].load.in_flight += more;
         if let Some(polled) = &mut busier[3].engine.polled {
             polled.waiting += more;
             polled.kv_usage = Some(1.0);
         }
+        busier[4].load.decoding_tokens += u64::from(more);
+        busier[5].load.recent += f64::from(more);
         for candidate in busier {
             prop_assert!(cost(&candidate) >= base - slack, "{:?} costs less than {:?}", candidate, before);
         }
@@ -202,13 +211,15 @@ fn the_terms_are_those_of_the_formula() {
     let model = CostModel { work_per_context_token: 2.2e-5, ..CostModel::default() };
     let mut one = loaded(0, 16_000.0, 30);
     one.matched_tokens = 6_000;
-    one.others_pending_work = 800.0;
+    one.others = OtherRouters { pending_work: 800.0, decoding: 0, decoding_tokens: 50_000 };
+    one.load = LoadView { decoding_tokens: 250_000, recent: 350.0, ..one.load };
     let candidates = [one, loaded(1, 0.0, 10)];
     let costs = score(&model, &query(8_000), &candidates);
     let w = 2_000.0 * (1.0 + 2.2e-5 * 14_000.0);
     let (q, d, mean) = (16_000.0 - 0.1 * RATE + 800.0, 30.0, 20.0);
-    assert_eq!(mean_decoding(&candidates), mean);
-    let expected = (q + w) / RATE * (1.0 + d / mean) + (3.0 + 0.05 * d) * w / RATE + 0.005 * d;
+    assert_eq!(Means::of(&candidates), Means { decoding: mean, recent: 175.0 });
+    let (decode, balance) = (3e-6 * (300_000.0 + 8_000.0 * d), 5.0 * (400.0 / 225.0 - 1.15));
+    let expected = (q + w) / RATE * (1.0 + d / mean) + (4.0 + 0.05 * d) * w / RATE + decode + balance;
     assert!((costs[0].total() / expected - 1.0).abs() < 1e-12, "{:?} is not {expected}", costs[0]);
     let named: f64 = costs[0].named().iter().map(|(_, seconds)| seconds).sum();
     assert!((named / expected - 1.0).abs() < 1e-12, "the named terms are all terms");

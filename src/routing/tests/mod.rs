@@ -10,7 +10,6 @@ mod policies;
 use std::time::Duration;
 
 use super::*;
-use crate::pool::RateSums;
 
 pub(super) const RATE: f64 = 8_000.0;
 
@@ -30,8 +29,7 @@ pub(super) fn idle(index: usize) -> Candidate {
         matched_tokens: 0,
         load: LoadView::IDLE,
         rate: RATE,
-        others_pending_work: 0.0,
-        others_decoding: 0,
+        others: OtherRouters::default(),
         engine: EngineState::default(),
     }
 }
@@ -48,7 +46,7 @@ pub(super) fn loaded(index: usize, pending_work: f64, decoding: u32) -> Candidat
         head_for: Duration::from_millis(100),
         decoding,
         in_flight: decoding + u32::from(pending_work > 0.0),
-        rate: RateSums::START,
+        ..LoadView::IDLE
     };
     Candidate { load, ..idle(index) }
 }

@@ -48,12 +48,28 @@ fn cost_takes_the_warm_backend_until_its_queue_is_too_long() {
         let load = LoadView { pending_work: queued, in_flight: 1, ..LoadView::IDLE };
         [Candidate { matched_tokens: 7_000, load, ..idle(0) }, idle(1)]
     };
-    // Prefill of 7,000 tokens saved: worth 4 times 0.875 s of queue, where nothing decodes.
-    assert_eq!(index(&cost, &query(8_000), &warm(27_000.0)), 0);
-    assert_eq!(index(&cost, &query(8_000), &warm(29_500.0)), 1);
-    let spilled = choose(&cost, &query(8_000), &warm(29_500.0), &mut fastrand::Rng::with_seed(0)).expect("some");
+    // Prefill of 7,000 tokens saved: worth 5 times 0.875 s of queue, where nothing decodes.
+    assert_eq!(index(&cost, &query(8_000), &warm(34_500.0)), 0);
+    assert_eq!(index(&cost, &query(8_000), &warm(36_500.0)), 1);
+    let spilled = choose(&cost, &query(8_000), &warm(36_500.0), &mut fastrand::Rng::with_seed(0)).expect("some");
     assert!(spilled.is_spill);
     assert_eq!((spilled.matched_tokens, spilled.uncached_tokens), (0, 8_000));
+}
+
+#[test]
+fn cost_moves_a_small_prefix_from_a_backend_with_most_of_the_traffic() {
+    let fleet = |recent: [f64; 2]| {
+        recent.map(|recent| LoadView { recent, ..LoadView::IDLE }).map(|load| Candidate { load, ..idle(0) })
+    };
+    let chosen = |tokens, recent| {
+        let [warm, other] = fleet(recent);
+        let fleet = [Candidate { matched_tokens: tokens, ..warm }, Candidate { index: 1, identity: 1, ..other }];
+        index(&policy(PolicyKind::Cost), &query(tokens + 100), &fleet)
+    };
+    assert_eq!(chosen(1_000, [800.0, 600.0]), 0, "within a fair share");
+    assert_eq!(chosen(1_000, [1_000.0, 400.0]), 1, "0.6 s of prefill for a share of 1.4 times the mean");
+    assert_eq!(chosen(8_000, [1_000.0, 400.0]), 0, "5 s of prefill are too much for that");
+    assert_eq!(chosen(1_000, [10.0, 0.0]), 0, "ten requests say nothing about shares");
 }
 
 #[test]
