@@ -48,7 +48,7 @@ pub(crate) struct SimulateArgs {
     /// The engine model; the options below change single parameters of it [default: reference; shared-prefix: small]
     #[arg(long, value_name = "MODEL", value_parser = PossibleValuesParser::new(Model::ALL.map(Model::name)))]
     engine: Option<String>,
-    /// KV cache of each engine, tokens [default: 1500000; shared-prefix: 20064]
+    /// KV cache of each engine, tokens [default: 1500000; shared-prefix: 19350]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     kv_tokens: Option<u32>,
     /// Prefill of one token, microseconds
@@ -84,9 +84,9 @@ pub(crate) struct SimulateArgs {
     /// The first seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub(super) seed: u64,
-    /// Seeds to run; figures are means over them
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_000))]
-    pub(super) seeds: u16,
+    /// Seeds to run; figures are means over them [default: 1; shared-prefix: 20, since it is small]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    seeds: Option<u16>,
     /// Most seconds to the first token of a good answer
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = positive)]
     good_ttft: f64,
@@ -119,6 +119,11 @@ impl SimulateArgs {
     /// The built-in workload, unless a trace is given.
     pub(super) fn builtin(&self) -> Option<Builtin> {
         if self.trace.is_some() { None } else { Builtin::parse(&self.workload).ok() }
+    }
+
+    /// How many seeds to run.
+    pub(super) fn seeds(&self) -> u16 {
+        self.seeds.unwrap_or(if self.builtin() == Some(Builtin::SharedPrefix) { 20 } else { 1 })
     }
 
     /// What is compared, each once.
@@ -163,7 +168,7 @@ impl SimulateArgs {
     fn parameters(&self, is_small: bool, block_tokens: NonZeroU32) -> Result<Parameters, String> {
         let fallback = if is_small { Model::Small } else { Model::Reference };
         let model = self.engine.as_deref().and_then(Model::named).unwrap_or(fallback);
-        let kv_tokens = self.kv_tokens.unwrap_or(if is_small { 20_064 } else { 1_500_000 });
+        let kv_tokens = self.kv_tokens.unwrap_or(if is_small { 19_350 } else { 1_500_000 });
         let mut parameters = model.parameters(block_tokens.get(), (kv_tokens / block_tokens).max(1));
         let timing = &mut parameters.timing;
         if let Some(microseconds) = self.prefill_us {

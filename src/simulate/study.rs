@@ -63,8 +63,8 @@ impl Study {
                 (builtin.name().to_owned(), Source::Builtin { builtin, requests, clients })
             }
         };
-        check::amount(source.asked(), usize::from(args.seeds))?;
-        let seeds: Vec<u64> = (0..u64::from(args.seeds)).map(|place| args.seed.wrapping_add(place)).collect();
+        check::amount(source.asked(), usize::from(args.seeds()))?;
+        let seeds: Vec<u64> = (0..u64::from(args.seeds())).map(|place| args.seed.wrapping_add(place)).collect();
         let workloads: Vec<Workload> = seeds.iter().map(|&seed| source.generate(seed)).collect();
         let first = workloads.first().ok_or("no seed is given")?;
         let setup = args.setup(first.block_tokens)?;
