@@ -83,6 +83,7 @@ fn admit(
         Admission::Closed { .. } if pass.is_fail_open() => None,
         Admission::Closed { .. } => return None,
     };
-    let in_flight = backend.load().dispatch(decision.work, decision.matched_tokens + decision.uncached_tokens, answer, now);
+    let in_flight =
+        backend.load().dispatch(decision.work, decision.matched_tokens + decision.uncached_tokens, answer, now);
     Some(Dispatched { decision, in_flight, permit, pass, candidates })
 }
