@@ -54,8 +54,8 @@ pub struct CostModel {
     pub prefill_price_per_decoding: f64,
     /// The most that decoding neighbours add to that price.
     pub prefill_price_decoding_limit: f64,
-    /// Decode interference, in seconds for each context token that is read beside a decoding neighbour's: an answer of
-    /// 300 tokens, at the 2.6e-8 s that a token's keys and values take, comes to 8e-6.
+    /// Decode interference, in seconds for each context token that is read beside a decoding neighbour's. An answer of
+    /// 300 tokens, at the 2.6e-8 s that a token's keys and values take, comes to 8e-6; and most sessions come back.
     pub decode_seconds_per_token: f64,
     /// What it costs a backend to have got requests lately by as much as the mean above its fair share, in seconds...
     pub balance_seconds: f64,
@@ -108,7 +108,7 @@ impl Default for CostModel {
             prefill_price: 4.0,
             prefill_price_per_decoding: 0.05,
             prefill_price_decoding_limit: 3.0,
-            decode_seconds_per_token: 1e-5,
+            decode_seconds_per_token: 1.3e-5,
             balance_seconds: 5.0,
             balance_share: 1.15,
             balance_prior: 20.0,

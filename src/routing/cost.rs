@@ -4,7 +4,7 @@
 //! queue + prefill               q / rate, w / rate        this request's wait for its first token...
 //! slowdown                      (queue + prefill) * d/D   ...stretched by decoding neighbours
 //! price                         (4 + min(0.05 d, 3)) * w / rate   prefill put on the fleet: the locality term
-//! decode                        1e-5 (t + n d)            decode interference: its context on theirs and theirs on its
+//! decode                        1.3e-5 (t + n d)            decode interference: its context on theirs and theirs on its
 //! balance                       5 max(0, (r + 20) / (R + 20) - 1.15)   requests lately above a fair share
 //! memory, slots                 waits when the engine reports no room
 //! ```

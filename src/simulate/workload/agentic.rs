@@ -13,7 +13,8 @@ use super::{BLOCK_TOKENS, Session, Workload};
 /// Sizes of the workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agentic {
-    /// Requests in all; 4,000 give percentiles that hold still, and come to about 180 sessions. The last one is cut to it.
+    /// Requests in all; 12,000 come to about 540 sessions, of which enough are there at a time to load a fleet. The last one
+    /// is cut to it.
     pub requests: usize,
     /// Sessions that start each second, at speed 1; 0.5 of them ask 11 times a second.
     pub sessions_per_second: f64,
@@ -40,7 +41,7 @@ pub struct Agentic {
 impl Default for Agentic {
     fn default() -> Self {
         Self {
-            requests: 4_000,
+            requests: 12_000,
             sessions_per_second: 0.5,
             system_prompts: 4,
             exponent: 1.0,
