@@ -137,7 +137,8 @@ async fn a_session_key_in_a_header_or_the_body_pins_what_nothing_else_places() {
         reply.backend().to_owned()
     };
     let mut homes = std::collections::BTreeSet::new();
-    for session in (0..8).map(|number| format!("session-{number}")) {
+    // Few: a backend that is home to more sessions than a fair share loses some of them.
+    for session in (0..4).map(|number| format!("session-{number}")) {
         let home = place(Some(&session), None).await;
         for (header, key) in [(Some(&*session), None), (None, Some(&*session)), (Some(&*session), Some("another"))] {
             assert_eq!(place(header, key).await, home, "{session} in {header:?} or {key:?}");

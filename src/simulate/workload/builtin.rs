@@ -179,7 +179,7 @@ mod tests {
         let requests = |builtin: Builtin| builtin.describe().split_once(" requests").map(|(count, _)| count.to_owned());
         assert_eq!(
             Builtin::ALL.map(|builtin| requests(builtin).unwrap()),
-            ["2000", "4000", "4000", "4000", "4000", "4000"]
+            ["2000", "4000", "12000", "4000", "4000", "4000"]
         );
         assert_eq!(Builtin::SharedPrefix.generate(None, None, 1).requests(), 2_000);
         assert_eq!(Builtin::Agentic.generate(None, None, 1).requests(), 12_000);
