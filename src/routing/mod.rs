@@ -108,6 +108,4 @@ pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mu
 }
 
 #[cfg(test)]
-mod closed_loop;
-#[cfg(test)]
 mod tests;
