@@ -78,7 +78,8 @@ pub(crate) struct SimulateArgs {
     /// Requests carry a key of their session, as with `prompt_cache_key`
     #[arg(long)]
     session_keys: bool,
-    /// A fault, may be given several times: restart@SECONDS:BACKEND[:SECONDS_DOWN], slow@SECONDS:BACKEND:FACTOR, add@SECONDS
+    /// A fault, may be given several times: `restart@SECONDS:BACKEND[:SECONDS_DOWN]`, `slow@SECONDS:BACKEND:FACTOR`,
+    /// `add@SECONDS`
     #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<Fault>,
     /// The first seed
