@@ -61,7 +61,8 @@ pub struct CostModel {
     pub balance_seconds: f64,
     /// ...where a fair share is this many times the mean...
     pub balance_share: f64,
-    /// ...and so many requests more count for each backend: a few say nothing about shares.
+    /// ...and so many requests more count for each backend: a few say nothing about shares. All of it while there is at
+    /// least one request in flight for each backend, and less below.
     pub balance_prior: f64,
     /// How long a request is assumed to hold its KV blocks and its slot, in seconds: the turnover for which a request
     /// waits where there is no room.

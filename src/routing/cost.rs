@@ -5,13 +5,13 @@
 //! slowdown                      (queue + prefill) * d/D   ...stretched by decoding neighbours
 //! price                         (4 + min(0.05 d, 3)) * w / rate   prefill put on the fleet: the locality term
 //! decode                        1.3e-5 (t + n d)            decode interference: its context on theirs and theirs on its
-//! balance                       5 max(0, (r + 20) / (R + 20) - 1.15)   requests lately above a fair share
+//! balance                       5 max(0, (r + 20) / (R + 20) - 1.15) * min(1, F)   requests lately above a fair share
 //! memory, slots                 waits when the engine reports no room
 //! ```
 //!
 //! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `n` its prompt tokens, `d` the
-//! requests decoding there, `t` their prompt tokens, `r` the requests sent there lately, and `D` and `R` the means of `d`
-//! and `r` over the candidates, `D` at least 1. Every term grows with load and shrinks with cached tokens, so a warmer
+//! requests decoding there, `t` their prompt tokens, `r` the requests sent there lately, `D` and `R` the means of `d` and
+//! `r` over the candidates, `D` at least 1, and `F` the mean number in flight. Every term grows with load and shrinks with cached tokens, so a warmer
 //! backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms are finite for any input: what is
 //! no number counts as nothing, and what is too large as [`LARGE`].
 
@@ -53,6 +53,8 @@ pub(super) struct Means {
     pub(super) decoding: f64,
     /// Requests lately.
     pub(super) recent: f64,
+    /// Requests in flight.
+    pub(super) in_flight: f64,
 }
 
 /// The costs of all candidates, in their order.
@@ -82,7 +84,11 @@ pub(super) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
 impl Means {
     pub(super) fn of(candidates: &[Candidate]) -> Self {
         let mean = |of: fn(&Candidate) -> f64| candidates.iter().map(of).sum::<f64>() / candidates.len().max(1) as f64;
-        Self { decoding: mean(Candidate::decoding).max(1.0), recent: mean(|candidate| bounded(candidate.load.recent)) }
+        Self {
+            decoding: mean(Candidate::decoding).max(1.0),
+            recent: mean(|candidate| bounded(candidate.load.recent)),
+            in_flight: mean(|candidate| f64::from(candidate.load.in_flight)),
+        }
     }
 }
 
@@ -152,11 +158,11 @@ impl Candidate {
 
 /// What it costs that the candidate got more than a fair share of the requests lately. Nothing waits for it now; but hot
 /// prefixes that came together by chance stay together where nothing moves them, and one backend serves most of the
-/// traffic.
+/// traffic. Less than a request in flight at each is no traffic to share out: a lone conversation stays where it is.
 fn balance(model: &CostModel, candidate: &Candidate, means: Means) -> f64 {
     let prior = number_within(1.0, LARGE, model.balance_prior);
     let share = (bounded(candidate.load.recent) + prior) / (means.recent + prior);
-    bounded(model.balance_seconds) * (share - bounded(model.balance_share)).max(0.0)
+    bounded(model.balance_seconds) * (share - bounded(model.balance_share)).max(0.0) * means.in_flight.min(1.0)
 }
 
 /// Seconds until the engine has room for the prompt, by the last reading of its KV usage.

@@ -22,7 +22,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "NAME", default_value = "conversation", conflicts_with = "trace",
           value_parser = PossibleValuesParser::new(Builtin::ALL.map(Builtin::name)))]
     workload: String,
-    /// A block trace (Mooncake's JSONL form; `logging.trace` records one of your own traffic) in place of a workload
+    /// A block trace (Mooncake's JSONL form; `logging.block_trace` records one of your own traffic) in place of a workload
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
     /// About how many requests of the built-in workload [default: its own]

@@ -61,12 +61,15 @@ fn cost_moves_a_small_prefix_from_a_backend_with_most_of_the_traffic() {
     let fleet = |recent: [f64; 2]| {
         recent.map(|recent| LoadView { recent, ..LoadView::IDLE }).map(|load| Candidate { load, ..idle(0) })
     };
-    let chosen = |tokens, recent| {
-        let [warm, other] = fleet(recent);
+    let chosen_with = |in_flight, tokens, recent| {
+        let [mut warm, mut other] = fleet(recent);
+        (warm.load.in_flight, other.load.in_flight) = (in_flight, in_flight);
         let fleet = [Candidate { matched_tokens: tokens, ..warm }, Candidate { index: 1, identity: 1, ..other }];
         index(&policy(PolicyKind::Cost), &query(tokens + 100), &fleet)
     };
+    let chosen = |tokens, recent| chosen_with(2, tokens, recent);
     assert_eq!(chosen(1_000, [800.0, 600.0]), 0, "within a fair share");
+    assert_eq!(chosen_with(0, 1_000, [30.0, 0.0]), 0, "a lone conversation keeps its cache");
     assert_eq!(chosen(1_000, [1_000.0, 400.0]), 1, "0.6 s of prefill for a share of 1.4 times the mean");
     assert_eq!(chosen(8_000, [1_000.0, 400.0]), 0, "5 s of prefill are too much for that");
     assert_eq!(chosen(1_000, [3.0, 0.0]), 0, "three requests say nothing about shares");
