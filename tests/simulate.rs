@@ -209,7 +209,10 @@ fn options_that_make_no_sense_together_are_told() {
         ("--trace t.jsonl --workload rag", "cannot be used with"),
         ("--trace t.jsonl --requests 9", "cannot be used with"),
         ("--kv-tokens 1000 --requests 20", "expected at least"),
-        ("--workload shared-prefix --kv-tokens 2000", "an engine has room for 1800 in blocks of 225; expected at least 2700"),
+        (
+            "--workload shared-prefix --kv-tokens 2000",
+            "an engine has room for 1800 in blocks of 225; expected at least 2700",
+        ),
         ("--decode-ms 1", "--decode-ms 1: a step of this engine takes 4 ms"),
         ("--speed 0.00001", "days at 0.00001 times the workload's speed"),
         ("--utilization 0.99", "expected a number from 0.01 to 0.98"),
