@@ -50,6 +50,12 @@ impl Compared {
         self.figures.iter().find(|figures| figures.policy == policy).unwrap()
     }
 
+    /// The figures of the one policy that was asked for.
+    pub(crate) fn into_only(self) -> Figures {
+        let [figures] = <[Figures; 1]>::try_from(self.figures).unwrap();
+        figures
+    }
+
     /// The policy whose answers end first, on average.
     pub(crate) fn least_e2e(&self) -> &Figures {
         self.figures.iter().min_by(|left, right| left.e2e_mean.total_cmp(&right.e2e_mean)).unwrap()
