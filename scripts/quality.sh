@@ -3,14 +3,14 @@
 # docs/routing.md. With TRACE=FILE, a block trace as well. WARMGATE names the program, SEEDS how many seeds are averaged.
 set -eu
 
-program=${WARMGATE:-target/release/warmgate}
+program=${WARMGATE:-${CARGO_TARGET_DIR:-target}/release/warmgate}
 seeds=${SEEDS:-3}
 policies=cost,locality_first,prefix_affinity,consistent_hash,least_request,power_of_two,round_robin,random,pooled
 
-# Prints the table of `simulate` with these options as a Markdown table of its lines.
-# A utilization out of reach is told in its place.
+# compare TITLE OPTIONS: the table of `simulate` with these options. A utilization out of reach is told in its place.
 compare() {
-    printf '## %s\n\n' "$*"
+    printf '## %s\n\n' "$1"
+    shift
     if printed=$("$program" simulate --policies "$policies" "$@" 2>&1); then
         printf '%s\n' "$printed" | awk '
             NR == 1 { print $0 ".\n"; next }
@@ -29,14 +29,14 @@ compare() {
     echo
 }
 
-compare --workload shared-prefix
+compare shared-prefix --workload shared-prefix
 for workload in conversation agentic rag no-sharing burst; do
     for utilization in 0.3 0.5 0.7 0.9; do
-        compare --workload "$workload" --utilization "$utilization" --seeds "$seeds"
+        compare "$workload at $utilization" --workload "$workload" --utilization "$utilization" --seeds "$seeds"
     done
 done
 if [ -n "${TRACE:-}" ]; then
     for utilization in 0.3 0.5 0.7 0.9; do
-        compare --trace "$TRACE" --utilization "$utilization" --seeds "$seeds"
+        compare "$(basename "$TRACE") at $utilization" --trace "$TRACE" --utilization "$utilization" --seeds "$seeds"
     done
 fi

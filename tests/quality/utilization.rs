@@ -22,7 +22,7 @@ fn is_near_the_best(compared: &Compared, most: f64) {
 
 #[test]
 fn without_sharing_cost_is_no_later_than_least_request_and_near_the_best_policy() {
-    for utilization in [0.1, 0.3, 0.5, 0.7, 0.9, 0.95] {
+    for utilization in [0.3, 0.5, 0.7, 0.9] {
         let compared = compared("no-sharing", utilization, 3);
         let [cost, least] = ["cost", "least_request"].map(|policy| compared.of(policy).ttft_p90);
         assert!(cost <= least, "TTFT p90 of cost {cost:.3}, of least_request {least:.3}:\n{compared}");
