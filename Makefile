@@ -3,9 +3,10 @@
 SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-lint demo test lint bench
+.PHONY: help setup setup-lint demo test lint bench quality
 
 ARGS ?=
+TRACE ?=
 HAVE_BENCHES := $(wildcard benches/*.rs)
 
 help: ## list the targets
@@ -37,3 +38,7 @@ endif
 
 bench: setup ## measure (release build, takes minutes); ARGS=NAME selects
 	cargo bench --locked --bench '*' -- $(ARGS)
+
+quality: setup ## print what every policy does to every workload (release build); TRACE=FILE adds a trace
+	cargo build --release --locked
+	@TRACE='$(TRACE)' sh scripts/quality.sh
