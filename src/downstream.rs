@@ -84,6 +84,10 @@ impl Downstream {
 
     /// Takes `bytes` as a whole if they are the header that waits for its date.
     fn hold(&mut self, bytes: &[u8]) -> bool {
+        // Informational headers can be written between the filters and the answer's own header.
+        if bytes.starts_with(b"HTTP/1.1 1") {
+            return false;
+        }
         let changed = self.date_line.get_mut().take().and_then(|line| with_date(bytes, &line));
         let is_held = changed.is_some();
         self.held = changed.unwrap_or_default();

@@ -24,7 +24,7 @@ pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
 pub use model::ModelEntry;
 pub use policy::{CostModel, Policy, PolicyKind};
 pub use rate::{PoolRate, RateSums};
-pub use recent::Recent;
+pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
 pub use snapshot::{BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts};
 

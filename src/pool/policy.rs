@@ -64,8 +64,8 @@ pub struct CostModel {
     /// ...and so many requests more count for each backend: a few say nothing about shares. All of it while there is at
     /// least one request in flight for each backend, and less below.
     pub balance_prior: f64,
-    /// How long a request is assumed to hold its KV blocks and its slot, in seconds: the turnover for which a request
-    /// waits where there is no room.
+    /// The longest that a request is believed to hold its KV blocks and its slot, in seconds: the turnover for which a
+    /// request waits where there is no room. What is seen is used where it is less.
     pub residence_seconds: f64,
     /// Costs within this many seconds of the lowest count as equal...
     pub near_seconds: f64,

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use crate::time::Moment;
 
-/// After this long a request counts for 1/e: long enough for a mean, short enough to follow an hour's traffic.
-const MEMORY: Duration = Duration::from_secs(60);
+/// After this long a request counts for 1/e: long enough for a mean, short enough to follow an hour's traffic. At a steady
+/// rate the count is that of the requests in so much time.
+pub const RECENT_MEMORY: Duration = Duration::from_secs(60);
 
 /// A count of requests that each fade away.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -28,7 +29,7 @@ impl Recent {
 
     /// The count at `now`.
     pub fn count_at(self, now: Moment) -> f64 {
-        let faded = now.since(self.at).as_secs_f64() / MEMORY.as_secs_f64();
+        let faded = now.since(self.at).as_secs_f64() / RECENT_MEMORY.as_secs_f64();
         if faded == 0.0 { self.count } else { self.count * (-faded).exp() }
     }
 

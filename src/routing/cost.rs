@@ -18,7 +18,7 @@
 use smallvec::SmallVec;
 
 use super::{Candidate, INLINE, Query};
-use crate::pool::{CostModel, MAX_WORK, number_within};
+use crate::pool::{CostModel, MAX_WORK, RECENT_MEMORY, number_within};
 
 /// Stands for every larger quantity of work.
 const LARGE: f64 = 1e15;
@@ -51,8 +51,12 @@ pub struct CostTerms {
 pub(super) struct Means {
     /// Requests decoding; at least 1, so that the first one does not count for much.
     pub(super) decoding: f64,
-    /// Requests lately.
+    /// Requests lately, each by the time it takes at the backend's rate against a mean one's.
     pub(super) recent: f64,
+    /// Prefill rate.
+    pub(super) rate: f64,
+    /// How long a request stays, seconds.
+    pub(super) residence: f64,
     /// Requests in flight.
     pub(super) in_flight: f64,
 }
@@ -84,10 +88,17 @@ pub(super) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
 impl Means {
     pub(super) fn of(candidates: &[Candidate]) -> Self {
         let mean = |of: fn(&Candidate) -> f64| candidates.iter().map(of).sum::<f64>() / candidates.len().max(1) as f64;
+        let rate = mean(|candidate| number_within(1.0, LARGE, candidate.rate)).max(1.0);
+        let in_flight = mean(|candidate| f64::from(candidate.load.in_flight));
+        let requests = mean(|candidate| bounded(candidate.load.recent));
+        let recent = candidates.iter().map(|candidate| candidate.weighed_recent(rate)).sum::<f64>();
         Self {
             decoding: mean(Candidate::decoding).max(1.0),
-            recent: mean(|candidate| bounded(candidate.load.recent)),
-            in_flight: mean(|candidate| f64::from(candidate.load.in_flight)),
+            recent: recent / candidates.len().max(1) as f64,
+            rate,
+            // Little's law.
+            residence: RECENT_MEMORY.as_secs_f64() * in_flight / requests.max(f64::MIN_POSITIVE),
+            in_flight,
         }
     }
 }
@@ -134,8 +145,8 @@ impl CostTerms {
             price: price * prefill,
             decode: bounded(model.decode_seconds_per_token) * candidate.shared_context(query),
             balance: balance(model, candidate, means),
-            memory: memory_wait(model, query, candidate),
-            slots: slot_wait(model, candidate),
+            memory: residence(model, means) * turnovers_for_memory(uncached, candidate),
+            slots: residence(model, means) * turnovers_for_a_slot(candidate),
         }
     }
 }
@@ -146,6 +157,11 @@ impl Candidate {
     /// Requests decoding there, of all routers.
     fn decoding(&self) -> f64 {
         f64::from(self.load.decoding) + f64::from(self.others.decoding)
+    }
+
+    /// Requests lately; one at a slow backend keeps it busy for longer.
+    fn weighed_recent(&self, mean_rate: f64) -> f64 {
+        bounded(self.load.recent) * (mean_rate / number_within(1.0, LARGE, self.rate))
     }
 
     /// Context tokens that are read beside one another if the request decodes there: those of its neighbours beside it,
@@ -161,34 +177,42 @@ impl Candidate {
 /// traffic. Less than a request in flight at each is no traffic to share out: a lone conversation stays where it is.
 fn balance(model: &CostModel, candidate: &Candidate, means: Means) -> f64 {
     let prior = number_within(1.0, LARGE, model.balance_prior);
-    let share = (bounded(candidate.load.recent) + prior) / (means.recent + prior);
+    let share = (candidate.weighed_recent(means.rate) + prior) / (means.recent + prior);
     bounded(model.balance_seconds) * (share - bounded(model.balance_share)).max(0.0) * means.in_flight.min(1.0)
 }
 
-/// Seconds until the engine has room for the prompt, by the last reading of its KV usage.
+/// How long a request stays, in seconds: what a place in a full engine takes to become free. Until enough have come and
+/// gone to tell, it is the longest that is believed.
+fn residence(model: &CostModel, means: Means) -> f64 {
+    bounded(model.residence_seconds).min(bounded(means.residence))
+}
+
+/// How often the engine has to turn over before it has room for the rest of the prompt, by the last reading of its KV
+/// usage. What is cached needs no room.
 ///
 /// An engine that lets requests wait is full, and a full one turns all its blocks over in about the time that a request
 /// stays. The requests that wait inside the engine need room first, and are assumed to be like this one. (Dividing by the
 /// blocks in use now, not by all, would make a busier engine look cheaper once the queue exceeds the cache.)
-fn memory_wait(model: &CostModel, query: &Query, candidate: &Candidate) -> f64 {
+fn turnovers_for_memory(uncached_tokens: u32, candidate: &Candidate) -> f64 {
     let engine = &candidate.engine;
     let (Some(capacity), Some(polled)) = (engine.capacity_tokens, engine.polled) else { return 0.0 };
     let Some(usage) = polled.kv_usage else { return 0.0 };
     let capacity = capacity.get() as f64;
     let used = capacity * number_within(0.0, 1.0, usage);
-    let needed = f64::from(query.prompt_tokens) * (1.0 + f64::from(polled.waiting));
+    let needed = f64::from(uncached_tokens) * (1.0 + f64::from(polled.waiting));
     let missing = (needed - (capacity - used)).max(0.0);
-    bounded(model.residence_seconds) * (missing / capacity).min(MAX_TURNOVERS)
+    (missing / capacity).min(MAX_TURNOVERS)
 }
 
-/// Seconds until the engine has a place in its batch. Own requests count at once, those of others when polled.
-fn slot_wait(model: &CostModel, candidate: &Candidate) -> f64 {
+/// How often it has to turn over before it has a place in its batch. Own requests count at once, those of others when
+/// polled.
+fn turnovers_for_a_slot(candidate: &Candidate) -> f64 {
     let Some(max_running) = candidate.engine.max_running else { return 0.0 };
     let polled = candidate.engine.polled.map_or(0.0, |polled| f64::from(polled.running) + f64::from(polled.waiting));
     let occupied = f64::from(candidate.load.in_flight).max(polled);
     let max_running = f64::from(max_running.get());
     let missing = (occupied + 1.0 - max_running).max(0.0);
-    bounded(model.residence_seconds) * (missing / max_running).min(MAX_TURNOVERS)
+    (missing / max_running).min(MAX_TURNOVERS)
 }
 
 /// `value` within 0..=[`LARGE`]; 0 if it is not a number.

@@ -3,12 +3,13 @@
 use crate::pool::CostModel;
 use crate::routing::{Candidate, Query, score};
 
-/// A decision against the one that would have waited least.
+/// A decision against the one that would have waited least. All zero for a decision that saves no prefill: it was taken for
+/// another reason than locality.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Detour {
     /// How much longer the request is predicted to wait for its first token, in seconds.
     pub seconds: f64,
-    /// How much less prefill it causes, in seconds; 0 where it causes more.
+    /// How much less prefill it causes, in seconds.
     pub saved_prefill_seconds: f64,
 }
 
@@ -18,10 +19,11 @@ pub fn detour(cost: &CostModel, query: &Query, candidates: &[Candidate], chosen:
     let at = candidates.iter().position(|candidate| candidate.index == chosen);
     let quickest = costs.iter().min_by(|a, b| a.predicted_ttft().total_cmp(&b.predicted_ttft()));
     let (Some(chosen), Some(quickest)) = (at.map(|at| costs[at]), quickest) else { return Detour::default() };
-    Detour {
-        seconds: chosen.predicted_ttft() - quickest.predicted_ttft(),
-        saved_prefill_seconds: (quickest.prefill - chosen.prefill).max(0.0),
+    let saved_prefill_seconds = quickest.prefill - chosen.prefill;
+    if saved_prefill_seconds <= 0.0 {
+        return Detour::default();
     }
+    Detour { seconds: chosen.predicted_ttft() - quickest.predicted_ttft(), saved_prefill_seconds }
 }
 
 #[cfg(test)]
