@@ -110,7 +110,7 @@ impl Default for CostModel {
             prefill_price_per_decoding: 0.05,
             prefill_price_decoding_limit: 3.0,
             decode_seconds_per_token: 1.3e-5,
-            balance_seconds: 5.0,
+            balance_seconds: 6.0,
             balance_share: 1.15,
             balance_prior: 20.0,
             residence_seconds: 10.0,

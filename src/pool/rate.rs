@@ -25,7 +25,7 @@ const SAMPLE_MIN_WORK: f64 = 1_024.0;
 /// hundreds of good ones.
 const SAMPLE_MAX_SECONDS: f64 = 10.0;
 /// The pool's rate is mixed into a backend's as if observed for this long, in seconds.
-const POOL_SECONDS: f64 = 50.0;
+const POOL_SECONDS: f64 = 10.0;
 /// Within this share of the pool's rate, a backend's rate is the pool's, so that noise makes no favourites.
 const POOL_BAND: f64 = 0.30;
 /// Bounds of every rate: wide enough for a CPU engine and for a whole rack, narrow enough to divide by.

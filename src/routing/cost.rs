@@ -5,13 +5,14 @@
 //! slowdown                      (queue + prefill) * d/D   ...stretched by decoding neighbours
 //! price                         (4 + min(0.05 d, 3)) * w / rate   prefill put on the fleet: the locality term
 //! decode                        1.3e-5 (t + n d)            decode interference: its context on theirs and theirs on its
-//! balance                       5 max(0, (r + 20) / (R + 20) - 1.15) * min(1, F)   requests lately above a fair share
+//! balance                       6 max(0, (r + 20) / (R + 20) - 1.15) * min(1, F)   requests lately above a fair share
 //! memory, slots                 waits when the engine reports no room
 //! ```
 //!
 //! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `n` its prompt tokens, `d` the
-//! requests decoding there, `t` their prompt tokens, `r` the requests sent there lately, `D` and `R` the means of `d` and
-//! `r` over the candidates, `D` at least 1, and `F` the mean number in flight. Every term grows with load and shrinks with cached tokens, so a warmer
+//! requests decoding there, `t` their prompt tokens, `r` the requests sent there lately (each by the time it takes there
+//! against a mean backend), `D` and `R` the means of `d` and `r` over the candidates, `D` at least 1, and `F` the mean number
+//! in flight. Every term grows with load and none with cached tokens, and a warmer
 //! backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms are finite for any input: what is
 //! no number counts as nothing, and what is too large as [`LARGE`].
 
