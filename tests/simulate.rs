@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -243,4 +243,20 @@ fn the_small_workload_runs_as_it_is() {
     let [cost, affinity, turns] = of("hit_ratio");
     assert!(cost > turns + 0.1 && affinity > turns + 0.1, "{cost}, {affinity}, {turns}");
     assert!(of("utilization").iter().all(|busy| (0.2..0.98).contains(busy)), "{:?}", of("utilization"));
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_it_quietly_and_a_full_disk_is_an_error() {
+    let ended = |stdout: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_warmgate"));
+        command.args(["simulate", "--requests", "50", "--speed", "1", "--policies", "cost", "--json"]);
+        let output = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(ended(writer.into()), (Some(0), String::new()));
+    let (code, said) = ended(std::fs::File::create("/dev/full").unwrap().into());
+    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.starts_with("warmgate: standard output: "), "{said}");
 }

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::output::print;
 use crate::sim::{EngineArgs, SimEngine};
 
-/// Serves until Ctrl-C or SIGTERM.
-#[expect(clippy::print_stdout, reason = "the address is the result of the command: port 0 takes a free one")]
+/// Serves until Ctrl-C or SIGTERM. Its address is the result: port 0 takes a free one.
 pub(super) fn run(args: EngineArgs) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let listen = args.listen;
         let engine = SimEngine::start(args.options()).map_err(|error| format!("cannot listen on {listen}: {error}"))?;
-        println!("simulated engine {} on {}", engine.name(), engine.url());
+        print(format_args!("simulated engine {} on {}", engine.name(), engine.url()))?;
         let mut terminate = signal(SignalKind::terminate())?;
         tokio::select! {
             ended = tokio::signal::ctrl_c() => ended?,

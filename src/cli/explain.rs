@@ -11,6 +11,7 @@ use clap::Args;
 use http::Method;
 use serde_json::Value;
 
+use super::output::print;
 use crate::client::Client;
 use crate::config;
 
@@ -38,7 +39,6 @@ pub(super) struct ExplainArgs {
 }
 
 /// Runs the command.
-#[expect(clippy::print_stdout, reason = "the result of the command")]
 pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, Box<dyn Error>> {
     let address = config::load(&args.config)?.admin.address;
     let body = std::fs::read(&args.body).map_err(|error| format!("{}: {error}", args.body.display()))?;
@@ -53,9 +53,9 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, Box<dyn Error>> {
         return Err(message.to_owned().into());
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&answer)?);
+        print(serde_json::to_string_pretty(&answer)?)?;
     } else {
-        print!("{}", table(&answer));
+        print(table(&answer).trim_end_matches('\n'))?;
     }
     Ok(if reply.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -2,6 +2,7 @@
 
 mod engine;
 mod explain;
+pub(crate) mod output;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -75,21 +76,20 @@ fn run(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[expect(clippy::print_stdout, reason = "the result of the command")]
 fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
     let name = path.display().to_string();
     let config = match config::load(path) {
         Ok(config) => config,
         Err(problems) => {
-            println!("{problems}");
+            output::print(problems)?;
             return Ok(ExitCode::FAILURE);
         }
     };
     if let Err((place, error)) = server::check(&config) {
-        println!("{name}: listeners[{place}].tls: {error}");
+        output::print(format_args!("{name}: listeners[{place}].tls: {error}"))?;
         return Ok(ExitCode::FAILURE);
     }
-    println!("{}", config::check::render(&name, &config));
+    output::print(config::check::render(&name, &config))?;
     Ok(ExitCode::SUCCESS)
 }
 

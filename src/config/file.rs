@@ -4,6 +4,7 @@
 //! it give up, so that one mistake does not hide another. Where a value is wrong its default stands in: the
 //! configuration is dropped then, and only the problems leave this file.
 
+use super::apart::is_rotated_with;
 use super::problem::Found;
 use super::reader::{Key, Place, Reader, Section};
 use super::tree::Item;
@@ -190,8 +191,10 @@ fn block_trace(section: &mut Section<'_, '_>, access_log: &AccessLog) -> Option<
     let max_bytes = section.value("max_bytes", kind::size(MIB, 64 * GIB), 64 * MIB);
     let files = section.value("files", kind::count(1000), at_least_one(4));
     let file = file?;
-    if matches!(access_log, AccessLog::File(log) if *log == file) {
-        section.reject("file", "expected another file than the access log's");
+    if matches!(access_log, AccessLog::File(log) if is_rotated_with(log, &file)) {
+        let right =
+            "expected another file than the access log's, also for older ones, which have .1, .2, ... behind it";
+        section.reject("file", right);
     }
     Some(BlockTrace { file, max_bytes, files })
 }

@@ -7,6 +7,7 @@
 //!
 //! Left to others: whether a certificate parses, whether an address can be bound, whether a backend answers.
 
+mod apart;
 pub mod check;
 mod file;
 mod problem;

@@ -353,6 +353,8 @@ fn a_block_trace_is_off_unless_it_has_a_file_of_its_own() {
         ("block_trace: {file: /a, files: 0}", "logging.block_trace.files: found `0`; expected a whole number from 1"),
         ("block_trace: {file: /a, max_bytes: 1KiB}", "logging.block_trace.max_bytes: found `1KiB`; expected a size"),
         ("access_log: /a, block_trace: {file: /a}", "logging.block_trace.file: found `/a`; expected another file"),
+        ("access_log: /a.1, block_trace: {file: /a}", "logging.block_trace.file: found `/a`; expected another file"),
+        ("access_log: /a, block_trace: {file: /b/../a}", "logging.block_trace.file: found `/b/../a`; expected another"),
     ] {
         let said = problems(&logging(text));
         assert!(said.contains(expected), "{said}");

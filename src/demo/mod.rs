@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::cli::output::print;
 use conversation::Shape;
 use fleet::Fleet;
 use load::{Results, drive};
@@ -46,31 +47,31 @@ pub(crate) struct DemoArgs {
 /// Runs the demo.
 ///
 /// # Errors
-/// When an address cannot be listened on, or the fleet does not become ready.
+/// When an address cannot be listened on, the fleet does not become ready, or the result cannot be written.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(demonstrate(args))
 }
 
-#[expect(clippy::print_stdout, reason = "the result of the command")]
 async fn demonstrate(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     let shape = Shape { conversations: args.conversations, ..Shape::default() };
     let warm = Fleet::start("cost", args.backends, args.listen).await?;
     if !args.json {
-        println!("{} simulated engines (8,000 prompt tokens a second each), {shape}", args.backends);
-        println!("  proxy   http://{}   admin http://{}   policy cost", warm.address(), warm.admin_address());
+        print(format_args!("{} simulated engines (8,000 prompt tokens a second each), {shape}", args.backends))?;
+        let (address, admin) = (warm.address(), warm.admin_address());
+        print(format_args!("  proxy   http://{address}   admin http://{admin}   policy cost"))?;
     }
     let with_cost = measure("cost", &warm, &shape, args.seed).await;
     let blind = Fleet::start("round_robin", args.backends, SocketAddr::from(([127, 0, 0, 1], 0))).await?;
     let with_round_robin = measure("round_robin", &blind, &shape, args.seed).await;
     blind.stop().await;
     if args.json {
-        println!("{}", report::json(&with_cost, &with_round_robin));
+        print(report::json(&with_cost, &with_round_robin))?;
     } else {
-        println!("\n{}", report::comparison(&with_cost, &with_round_robin));
+        print(format_args!("\n{}", report::comparison(&with_cost, &with_round_robin)))?;
     }
     if !args.once && !args.json {
-        println!("{}", report::invitation(warm.address(), warm.admin_address()));
+        print(report::invitation(warm.address(), warm.admin_address()))?;
         tokio::signal::ctrl_c().await?;
     }
     warm.stop().await;

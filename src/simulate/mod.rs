@@ -27,6 +27,7 @@ pub use outcome::{Objective, Outcome, Record, Summary, Times};
 pub use run::run;
 pub use setup::{Contender, Locality, Setup};
 
+use crate::cli::output::print;
 use report::{Progress, Series, draw, table};
 use study::{Result as StudyResult, Study};
 
@@ -34,8 +35,7 @@ use study::{Result as StudyResult, Study};
 ///
 /// # Errors
 /// A trace that cannot be read, a utilization that cannot be reached, a fault at a backend that is not there, or a plot
-/// that cannot be written. Nothing is printed then but the error.
-#[expect(clippy::print_stdout, reason = "the result of the command")]
+/// that cannot be written: nothing is printed then but the error. Or the result cannot be printed.
 pub(crate) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn Error>> {
     let progress = Progress::new();
     let study = Study::prepare(args, &progress)?;
@@ -48,9 +48,9 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn Error>> 
     }
     let summaries: Vec<_> = results.into_iter().map(|result| result.summary).collect();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&summaries)?);
+        print(serde_json::to_string_pretty(&summaries)?)?;
     } else {
-        println!("{}\n\n{}", study.title(), table(&summaries, &study.fault_names()));
+        print(format_args!("{}\n\n{}", study.title(), table(&summaries, &study.fault_names())))?;
     }
     Ok(ExitCode::SUCCESS)
 }

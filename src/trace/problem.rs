@@ -31,6 +31,8 @@ pub enum TraceProblem {
     Empty,
     #[error("more than {0} lines, the most that is read; expected a shorter part of the trace")]
     TooManyLines(u64),
+    #[error("more than {0} ids up to here, the most that is read; expected a shorter part of the trace")]
+    TooManyIds(usize),
     #[error("longer than {0} bytes, the most that is read of a line; expected a JSON object that ends with its line")]
     LongLine(usize),
     #[error("not UTF-8 text; expected {EXAMPLE}")]

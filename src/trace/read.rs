@@ -18,6 +18,9 @@ const MAX_LINE_BYTES: usize = 16 << 20;
 /// Most lines, blank ones included: a month of four requests a second.
 const MAX_LINES: u64 = 10_000_000;
 
+/// Most ids of all lines: 400 MB of them, or 25 thousand million tokens of prompts.
+const MAX_IDS: usize = 50_000_000;
+
 /// Latest timestamp: the last millisecond that a count of nanoseconds holds. Smaller units than milliseconds since 1970
 /// are beyond it, and so are found out.
 const MAX_TIMESTAMP: u64 = u64::MAX / 1_000_000;
@@ -61,9 +64,14 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Vec<TraceLine>, TraceError> {
 /// tokens counts as one of one.
 ///
 /// # Errors
-/// The first line that is not as it should be, or a trace that has none, or too many (ten million), or cannot be read.
-pub fn read(mut reader: impl BufRead) -> Result<Vec<TraceLine>, TraceError> {
-    let (mut requests, mut bytes) = (Vec::new(), Vec::new());
+/// The first line that is not as it should be, or a trace that has none, or too many lines (ten million) or ids (fifty
+/// million), or cannot be read.
+pub fn read(reader: impl BufRead) -> Result<Vec<TraceLine>, TraceError> {
+    read_within(reader, MAX_IDS)
+}
+
+fn read_within(mut reader: impl BufRead, max_ids: usize) -> Result<Vec<TraceLine>, TraceError> {
+    let (mut requests, mut bytes, mut ids) = (Vec::new(), Vec::new(), 0);
     for number in 1.. {
         if !next_line(&mut reader, &mut bytes).map_err(|error| on_line(number, None, error.into()))? {
             break;
@@ -73,6 +81,10 @@ pub fn read(mut reader: impl BufRead) -> Result<Vec<TraceLine>, TraceError> {
         }
         let parsed =
             parse(&bytes).map_err(|(at, problem)| on_line(number, at.map(|at| column(&bytes, at)), problem))?;
+        ids += parsed.as_ref().map_or(0, |request| request.hash_ids.len());
+        if ids > max_ids {
+            return Err(on_line(number, None, TraceProblem::TooManyIds(max_ids)));
+        }
         requests.extend(parsed);
     }
     if requests.is_empty() {

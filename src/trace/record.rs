@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::rotation::{MODE, Rotation, Target};
+use super::rotation::{Rotation, Target, open};
 use super::{Salt, TraceLine};
-use crate::access_log::append_to;
 use crate::metrics::Metrics;
 
 /// Lines that may wait for the writer.
@@ -63,12 +62,12 @@ impl Recorder {
     /// when the recorder is dropped.
     ///
     /// # Errors
-    /// When the file cannot be opened for appending, or no thread can be started.
+    /// When the file cannot be opened for appending or kept to its owner, or no thread can be started.
     pub fn next(&self, target: Option<&Target>) -> io::Result<Self> {
         let common = Arc::clone(&self.common);
         let Some(target) = target else { return Ok(Self { queue: None, common }) };
         // Only to see that it can be done: whoever writes there now is not disturbed.
-        append_to(&target.file, MODE)?;
+        open(&target.file)?;
         let (queue, messages) = sync_channel(QUEUE_LINES);
         let (shared, files) = (Arc::clone(&common), Rotation::new(target.clone()));
         thread::Builder::new().name("block-trace".into()).spawn(move || write_lines(&messages, files, &shared))?;

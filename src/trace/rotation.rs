@@ -6,15 +6,16 @@
 //! such as a device, is written to and never renamed.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::num::NonZeroU32;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::access_log::append_to;
 
 /// Only the owner reads a trace: it says who shares prefixes with whom.
-pub(super) const MODE: u32 = 0o600;
+const MODE: u32 = 0o600;
 
 /// Where a trace goes, and how much of it is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl Rotation {
         if fs::metadata(&self.target.file).is_ok_and(|found| found.is_file() && found.len() > 0) {
             self.shift()?;
         }
-        let file = append_to(&self.target.file, MODE)?;
+        let file = open(&self.target.file)?;
         let found = file.metadata()?;
         Ok(Current { file, bytes: found.len(), is_regular: found.is_file() })
     }
@@ -114,6 +115,21 @@ impl Current {
     }
 }
 
+/// Opens the file at its end, and sees to it that only the owner reads it, whoever has made it. What is no regular file
+/// keeps its permissions.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let file = append_to(path, MODE)?;
+    let found = file.metadata()?;
+    if found.is_file() && found.permissions().mode() & 0o7777 != MODE {
+        let named = |error: io::Error| {
+            let what = format!("{}: cannot be kept to its owner (mode 0600): {error}", path.display());
+            io::Error::new(error.kind(), what)
+        };
+        file.set_permissions(Permissions::from_mode(MODE)).map_err(named)?;
+    }
+    Ok(file)
+}
+
 fn numbered(file: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return file.to_owned();
@@ -125,8 +141,6 @@ fn numbered(file: &Path, number: u32) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -146,6 +160,11 @@ mod tests {
         fn rotation(&self, max_bytes: u64, files: u32) -> Rotation {
             let files = NonZeroU32::new(files).unwrap();
             Rotation::new(Target { file: self.0.join("trace"), max_bytes, files })
+        }
+
+        /// The permissions of the newest file.
+        fn mode(&self) -> u32 {
+            fs::metadata(self.0.join("trace")).unwrap().permissions().mode() & 0o777
         }
 
         /// What is in the files, newest first.
@@ -195,8 +214,17 @@ mod tests {
     fn only_the_owner_reads_it() {
         let folder = Folder::new("owner");
         folder.rotation(100, 1).append(b"1\n").unwrap();
-        let mode = fs::metadata(folder.0.join("trace")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(folder.mode(), 0o600);
+    }
+
+    #[test]
+    fn only_the_owner_reads_what_others_could_read_before() {
+        let folder = Folder::new("readable");
+        let path = folder.0.join("trace");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        folder.rotation(100, 1).append(b"1\n").unwrap();
+        assert_eq!((folder.mode(), folder.contents()), (0o600, vec!["1\n".to_owned()]));
     }
 
     #[test]
@@ -207,6 +235,7 @@ mod tests {
             assert_eq!(rotation.append(b"1\n").unwrap_err().kind(), io::ErrorKind::StorageFull);
         }
         assert!(!Path::new("/dev/full.1").exists());
+        assert_ne!(fs::metadata("/dev/full").unwrap().permissions().mode() & 0o777, MODE, "it is everybody's");
     }
 
     #[test]

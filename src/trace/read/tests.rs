@@ -98,6 +98,18 @@ fn an_endless_line_is_given_up() {
 }
 
 #[test]
+fn too_many_ids_are_given_up_at_the_line_that_brings_them() {
+    let lines = [line(0, 1024, &[1, 2]), line(1, 1, &[]), line(2, 512, &[3])];
+    let text: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+    assert_eq!(read_within(text.as_bytes(), 3).unwrap(), lines);
+    let said = read_within(text.as_bytes(), 2).unwrap_err().to_string();
+    assert_eq!(
+        said,
+        "trace:3: more than 2 ids up to here, the most that is read; expected a shorter part of the trace"
+    );
+}
+
+#[test]
 fn an_error_names_the_file() {
     let path = std::env::temp_dir().join(format!("warmgate-trace-{}.jsonl", std::process::id()));
     std::fs::write(&path, "\n{}\n").unwrap();
