@@ -269,9 +269,9 @@ mod tests {
     fn a_backend_has_the_pools_rate_unless_clearly_different() {
         let pool = PoolRate(10_000.0);
         let sums = |rate: f32, seconds: f32| RateSums { work: rate * seconds, seconds };
-        assert_eq!(pool.for_backend(sums(14_000.0, 50.0)), 10_000.0, "shrunk to 12,000: within the band");
-        assert_eq!(pool.for_backend(sums(30_000.0, 50.0)), 20_000.0, "shrunk half-way");
-        assert_eq!(pool.for_backend(sums(100_000.0, 1.0)), 10_000.0, "one second of evidence is not enough");
+        assert_eq!(pool.for_backend(sums(14_000.0, 10.0)), 10_000.0, "shrunk to 12,000: within the band");
+        assert_eq!(pool.for_backend(sums(30_000.0, 10.0)), 20_000.0, "shrunk half-way");
+        assert_eq!(pool.for_backend(sums(100_000.0, 0.2)), 10_000.0, "a fifth of a second of evidence is not enough");
     }
 
     #[test]

@@ -85,12 +85,12 @@ pub struct Summary {
     pub utilization: f64,
     /// How fast sessions started, as a multiple of the workload's own speed.
     pub speed: f64,
-    /// With faults: TTFT p90 of what arrived before the first.
+    /// With faults: TTFT p90 of what arrived before the first; none if nothing was served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft_p90_before: Option<f64>,
-    /// With faults: TTFT p90 of what arrived in the minute after each, in order of time.
+    /// With faults: TTFT p90 of what arrived in the minute after each, in order of time; none if nothing was served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ttft_p90_after: Vec<f64>,
+    pub ttft_p90_after: Vec<Option<f64>>,
 }
 
 /// How long after a fault its effect is looked at.
@@ -135,14 +135,15 @@ impl Outcome {
             failed: requests - served,
             utilization: self.utilization,
             speed: 1.0,
-            ttft_p90_before: faults.first().map(|&first| self.ttft_p90_within(Duration::ZERO, first)),
+            ttft_p90_before: faults.first().and_then(|&first| self.ttft_p90_within(Duration::ZERO, first)),
             ttft_p90_after: faults.iter().map(|&fault| self.ttft_p90_within(fault, fault + AFTERMATH)).collect(),
         }
     }
 
-    fn ttft_p90_within(&self, from: Duration, to: Duration) -> f64 {
+    fn ttft_p90_within(&self, from: Duration, to: Duration) -> Option<f64> {
         let (from, to) = (Moment::at(from), Moment::at(to));
-        quantile(&self.ttfts_of(|record| (from..to).contains(&record.arrived)), 0.9)
+        let ttfts = self.ttfts_of(|record| (from..to).contains(&record.arrived));
+        (!ttfts.is_empty()).then(|| quantile(&ttfts, 0.9))
     }
 
     fn ttfts_of(&self, counts: impl Fn(&Record) -> bool) -> Vec<f64> {
@@ -202,7 +203,7 @@ impl Summary {
             utilization: mean(&|run| run.utilization),
             speed: mean(&|run| run.speed),
             ttft_p90_before: optional(&|run| run.ttft_p90_before),
-            ttft_p90_after: (0..faults).map(|fault| mean(&|run| run.ttft_p90_after[fault])).collect(),
+            ttft_p90_after: (0..faults).map(|fault| optional(&|run| run.ttft_p90_after[fault])).collect(),
         }
     }
 }
@@ -270,7 +271,7 @@ mod tests {
         let records = vec![record(10, 0, Some(1.0)), record(110, 0, Some(9.0)), record(170, 0, Some(4.0))];
         let summary =
             outcome(records).summary("cost", &OBJECTIVE, &[Duration::from_secs(100), Duration::from_secs(165)]);
-        assert_eq!((summary.ttft_p90_before, summary.ttft_p90_after), (Some(1.0), vec![9.0, 4.0]));
+        assert_eq!((summary.ttft_p90_before, summary.ttft_p90_after), (Some(1.0), vec![Some(9.0), Some(4.0)]));
     }
 
     #[test]

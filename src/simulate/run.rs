@@ -301,17 +301,20 @@ impl<'a> Run<'a> {
     /// Everyone hears the sum of all others.
     fn share(&mut self, now: Moment) {
         let shares: Vec<Vec<OtherRouters>> = self.routers.iter().map(|router| router.shares(now)).collect();
-        let backends = self.fleet.engines().len();
-        for (place, router) in self.routers.iter_mut().enumerate() {
-            let mut sums = vec![OtherRouters::default(); backends];
-            for (_, shares) in shares.iter().enumerate().filter(|&(other, _)| other != place) {
-                for (sum, share) in sums.iter_mut().zip(shares) {
-                    sum.pending_work += share.pending_work;
-                    sum.decoding += share.decoding;
-                    sum.decoding_tokens += share.decoding_tokens;
-                }
-            }
-            router.hear(&sums);
+        let mut totals = vec![OtherRouters::default(); self.fleet.engines().len()];
+        for (backend, share) in shares.iter().flat_map(|shares| shares.iter().enumerate()) {
+            totals[backend].pending_work += share.pending_work;
+            totals[backend].decoding += share.decoding;
+            totals[backend].decoding_tokens += share.decoding_tokens;
+        }
+        let without = |(total, own): (&OtherRouters, &OtherRouters)| OtherRouters {
+            pending_work: (total.pending_work - own.pending_work).max(0.0),
+            decoding: total.decoding - own.decoding,
+            decoding_tokens: total.decoding_tokens - own.decoding_tokens,
+        };
+        for (router, own) in self.routers.iter_mut().zip(&shares) {
+            let others: Vec<OtherRouters> = totals.iter().zip(own).map(without).collect();
+            router.hear(&others);
         }
         self.plan_sharing(now);
     }

@@ -118,10 +118,11 @@ proptest! {
             let saving = there.prefill - here.prefill;
             let detour = here.predicted_ttft() - there.predicted_ttft();
             let price_per_second = |terms: &CostTerms| terms.price / terms.prefill;
-            let relief = if same_load.is_some() { 0.0 } else {
+            let interference = if same_load.is_some() { 0.0 } else {
                 (price_per_second(there) - price_per_second(&here)).max(0.0) * here.prefill
-                    + (there.decode - here.decode).max(0.0) + (there.balance - here.balance).max(0.0)
+                    + (there.decode - here.decode).max(0.0)
             };
+            let relief = interference + (there.balance - here.balance).max(0.0);
             prop_assert!(detour <= 7.0 * saving.max(0.0) + relief + margin(&costs), "detour {} for a saving of {}", detour, saving);
         }
     }

@@ -61,14 +61,19 @@ fn aftermath(summaries: &[Summary], faults: &[String]) -> String {
     faults.iter().for_each(|fault| out.push_str(&format!("  minute after {fault}")));
     out.push('\n');
     for summary in summaries {
-        let _ = write!(out, "{:<26} {:>8}", summary.policy, seconds(summary.ttft_p90_before.unwrap_or(0.0)));
+        let _ = write!(out, "{:<26} {:>8}", summary.policy, known(summary.ttft_p90_before));
         for (fault, &p90) in faults.iter().zip(&summary.ttft_p90_after) {
             let width = "  minute after ".len() + fault.len();
-            let _ = write!(out, "{:>width$}", seconds(p90));
+            let _ = write!(out, "{:>width$}", known(p90));
         }
         out.push('\n');
     }
     out
+}
+
+/// A dash where nothing was served.
+fn known(value: Option<f64>) -> String {
+    value.map_or_else(|| String::from("-"), seconds)
 }
 
 /// Three digits that matter.
@@ -94,7 +99,7 @@ mod tests {
             requests: 10.0,
             failed: 2.0,
             ttft_p90_before: Some(1.5),
-            ttft_p90_after: vec![2.25],
+            ttft_p90_after: vec![Some(2.25)],
             ..Summary::default()
         };
         let text = table(&[summary.clone(), Summary { policy: "random".into(), ..summary }], &["add@60".into()]);
