@@ -16,7 +16,7 @@ use crate::sim::engine::{Model, Parameters};
 /// Compare policies on a simulated fleet: the policies, the index and the accounting that serve, with simulated engines and
 /// time.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = HELP)]
+#[command(after_help = help())]
 pub(crate) struct SimulateArgs {
     /// A built-in workload
     #[arg(long, value_name = "NAME", default_value = "conversation", conflicts_with = "trace",
@@ -111,8 +111,15 @@ Examples:
   warmgate simulate --trace trace.jsonl --policies cost,least_request,pooled --seeds 3 --plot ttft.svg
   warmgate simulate --workload conversation --policies cost --fault restart@300:2 --fault slow@600:0:3
 
-Everything printed is simulated: prefix caches, batching and queues are modelled, no GPU is asked. docs/routing.md has
-results for every workload and policy.";
+Everything printed is simulated: prefix caches, batching and queues are modelled, no GPU is asked.
+docs/routing.md has results for every workload and policy.";
+
+/// What follows the options in `--help`.
+fn help() -> String {
+    let describe = |builtin: Builtin| format!("  {}: {}\n", builtin.name(), builtin.describe());
+    let workloads: String = Builtin::ALL.into_iter().map(describe).collect();
+    format!("Workloads, at speed 1; \"about 800 (100 to 4000)\" is a median and its bounds:\n{workloads}\n{HELP}")
+}
 
 // === impl SimulateArgs ===
 
