@@ -233,4 +233,22 @@ mod tests {
             assert_eq!(with_date(header, LINE), None);
         }
     }
+
+    #[tokio::test]
+    async fn an_informational_header_in_between_does_not_take_the_date() {
+        let (io, mut client) = tokio::io::duplex(1024);
+        let mut downstream = Downstream::new(Box::new(io));
+        *downstream.date_line.get_mut() = Some(LINE.to_vec());
+        let hints = b"HTTP/1.1 103 Early Hints\r\ndate: Sun, 29 Nov 2026 12:00:00 GMT\r\n\r\n";
+        let answer = b"HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 2\r\n\r\n";
+        for part in [&hints[..], answer, b"ok"] {
+            downstream.write_all(part).await.unwrap();
+        }
+        downstream.flush().await.unwrap();
+        drop(downstream);
+        let mut received = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
+        let changed = b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\ncontent-length: 2\r\n\r\nok";
+        assert_eq!(received, [&hints[..], changed].concat());
+    }
 }
