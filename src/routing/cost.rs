@@ -56,7 +56,7 @@ pub(super) struct Means {
     pub(super) recent: f64,
     /// Prefill rate.
     pub(super) rate: f64,
-    /// How long a request stays, seconds.
+    /// How long a request stays, seconds; infinite while that cannot be told, with none in flight.
     pub(super) residence: f64,
     /// Requests in flight.
     pub(super) in_flight: f64,
@@ -97,8 +97,12 @@ impl Means {
             decoding: mean(Candidate::decoding).max(1.0),
             recent: recent / candidates.len().max(1) as f64,
             rate,
-            // Little's law.
-            residence: RECENT_MEMORY.as_secs_f64() * in_flight / requests.max(f64::MIN_POSITIVE),
+            residence: if in_flight > 0.0 && requests > 0.0 {
+                // Little's law.
+                RECENT_MEMORY.as_secs_f64() * in_flight / requests
+            } else {
+                f64::INFINITY
+            },
             in_flight,
         }
     }
@@ -185,7 +189,7 @@ fn balance(model: &CostModel, candidate: &Candidate, means: Means) -> f64 {
 /// How long a request stays, in seconds: what a place in a full engine takes to become free. Until enough have come and
 /// gone to tell, it is the longest that is believed.
 fn residence(model: &CostModel, means: Means) -> f64 {
-    bounded(model.residence_seconds).min(bounded(means.residence))
+    bounded(model.residence_seconds).min(means.residence)
 }
 
 /// How often the engine has to turn over before it has room for the rest of the prompt, by the last reading of its KV
