@@ -29,7 +29,7 @@ pub use setup::{Contender, Locality, Setup};
 
 use crate::cli::output::print;
 use report::{Progress, Series, draw, table};
-use study::{Result as StudyResult, Study};
+use study::{Showing, Study};
 
 /// Runs the comparison and prints it.
 ///
@@ -42,7 +42,7 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn Error>> 
     let results = study.run(&progress);
     progress.clear();
     if let Some(path) = &args.plot {
-        let series: Vec<Series> = results.iter().map(StudyResult::series).collect();
+        let series: Vec<Series> = results.iter().map(Showing::series).collect();
         let picture = draw(&study.title(), &series)?;
         std::fs::write(path, picture).map_err(|error| format!("--plot {}: {error}", path.display()))?;
     }

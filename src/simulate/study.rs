@@ -33,7 +33,7 @@ struct Trial {
 }
 
 /// What came of one contender's runs.
-pub(super) struct Result {
+pub(super) struct Showing {
     pub(super) summary: Summary,
     /// Of the first seed.
     ttfts: Vec<f64>,
@@ -50,7 +50,7 @@ enum Source {
 
 impl Study {
     /// Reads or makes the workloads and finds their speed.
-    pub(super) fn prepare(args: &SimulateArgs, progress: &Progress) -> std::result::Result<Self, Box<dyn Error>> {
+    pub(super) fn prepare(args: &SimulateArgs, progress: &Progress) -> Result<Self, Box<dyn Error>> {
         check::options(args)?;
         let (name, source) = match (&args.trace, args.builtin()) {
             (Some(path), _) => {
@@ -79,12 +79,12 @@ impl Study {
             }
             Ok::<_, Box<dyn Error>>(Trial { seed, workload, setup })
         };
-        let trials = seeds.into_iter().zip(workloads).map(prepare).collect::<std::result::Result<_, _>>()?;
+        let trials = seeds.into_iter().zip(workloads).map(prepare).collect::<Result<_, _>>()?;
         Ok(Self { name, contenders: args.contenders(), setup, objective: args.objective(), trials })
     }
 
     /// Runs everything. The results are in the contenders' order, whichever thread was first.
-    pub(super) fn run(&self, progress: &Progress) -> Vec<Result> {
+    pub(super) fn run(&self, progress: &Progress) -> Vec<Showing> {
         let jobs: Vec<(Contender, &Trial)> = self
             .contenders
             .iter()
@@ -109,10 +109,10 @@ impl Study {
         });
         let outcomes: Vec<Outcome> = outcomes.into_iter().filter_map(Mutex::into_inner).collect();
         let groups = outcomes.chunks(self.trials.len().max(1));
-        self.contenders.iter().zip(groups).map(|(contender, outcomes)| self.result(*contender, outcomes)).collect()
+        self.contenders.iter().zip(groups).map(|(contender, outcomes)| self.showing(*contender, outcomes)).collect()
     }
 
-    fn result(&self, contender: Contender, outcomes: &[Outcome]) -> Result {
+    fn showing(&self, contender: Contender, outcomes: &[Outcome]) -> Showing {
         let mut faults: Vec<_> = self.setup.faults.iter().map(|fault| fault.at).collect();
         faults.sort_unstable();
         let summaries: Vec<Summary> = outcomes
@@ -124,7 +124,7 @@ impl Study {
             })
             .collect();
         let first = outcomes.first();
-        Result {
+        Showing {
             summary: Summary::mean(&summaries),
             ttfts: first.map(Outcome::ttfts).unwrap_or_default(),
             prefill_by_backend: first.map(Outcome::prefill_by_backend).unwrap_or_default(),
@@ -176,9 +176,9 @@ impl Source {
     }
 }
 
-// === impl Result ===
+// === impl Showing ===
 
-impl Result {
+impl Showing {
     /// What is drawn of it.
     pub(super) fn series(&self) -> Series {
         Series {
