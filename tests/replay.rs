@@ -20,7 +20,7 @@ use warmgate::server::Server;
 use warmgate::sim::engine::{Model, Parameters, Timing};
 use warmgate::sim::{EngineOptions, SimEngine};
 use warmgate::simulate::workload::{Conversation, LogNormal, Session, Turn, Workload};
-use warmgate::simulate::{Contender, Locality, Outcome, Setup, run};
+use warmgate::simulate::{Contender, Outcome, Setup, run};
 
 const REQUESTS: usize = 2_000;
 const BACKENDS: usize = 8;
@@ -108,16 +108,7 @@ fn engine() -> Parameters {
 }
 
 fn setup() -> Setup {
-    Setup {
-        backends: BACKENDS,
-        engine: engine(),
-        routers: 1,
-        sharing: None,
-        locality: Locality::Assumed,
-        session_keys: false,
-        speed: 1.0,
-        faults: Vec::new(),
-    }
+    Setup::new(BACKENDS, engine())
 }
 
 fn simulated(workload: &Workload, policy: &str) -> f64 {

@@ -217,7 +217,7 @@ fn options_that_make_no_sense_together_are_told() {
         ("--speed 0.00001", "days at 0.00001 times the workload's speed"),
         ("--utilization 0.99", "expected a number from 0.01 to 0.98"),
         ("--speed 0", "expected a number from"),
-        ("--requests 100000 --seeds 200", "--seeds: 200 times 100000 requests; expected at most 10000000"),
+        ("--requests 100000 --seeds 200", "--seeds: 200 times 100000 requests; expected at most 2000000"),
         ("--requests 0", "0 is not in 1..="),
     ] {
         let text = refusal(words);

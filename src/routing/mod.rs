@@ -83,8 +83,9 @@ pub fn prefix_key(blocks: &[BlockHash], block_tokens: NonZeroU32) -> Option<u64>
 
 /// Chooses one of `candidates` for `query`; none if there are none.
 pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mut fastrand::Rng) -> Option<Decision> {
+    let means = cost::Means::of(candidates);
     let chosen = match policy.kind {
-        PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates),
+        PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates, means),
         PolicyKind::LocalityFirst { overload_factor } => pick::warmest(overload_factor, query, candidates),
         PolicyKind::PrefixAffinity => pick::by_hash(query.prefix_key, query, candidates),
         PolicyKind::ConsistentHash { overload_factor } => {
@@ -102,7 +103,7 @@ pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mu
         matched_tokens: query.prompt_tokens - uncached_tokens,
         uncached_tokens,
         work: work(uncached_tokens, query.prompt_tokens, &policy.cost),
-        cost: CostTerms::of(&policy.cost, query, chosen, cost::Means::of(candidates)),
+        cost: CostTerms::of(&policy.cost, query, chosen, means),
         is_spill: chosen.matched_tokens < most_matched,
     })
 }

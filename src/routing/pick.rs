@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use super::cost::score;
+use super::cost::{CostTerms, Means};
 use super::{Candidate, INLINE, Query};
 use crate::pool::CostModel;
 
@@ -17,8 +17,14 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The lowest cost; of those near it, the least in flight. Where none of these holds any of the prompt, equals do not
 /// take turns for a request with a session key: the key decides, so that a session's first requests go to one place.
-pub(super) fn cheapest<'a>(model: &CostModel, query: &Query, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
-    let totals: SmallVec<[f64; INLINE]> = score(model, query, candidates).iter().map(|terms| terms.total()).collect();
+pub(super) fn cheapest<'a>(
+    model: &CostModel,
+    query: &Query,
+    candidates: &'a [Candidate],
+    means: Means,
+) -> Option<&'a Candidate> {
+    let total = |candidate: &Candidate| CostTerms::of(model, query, candidate, means).total();
+    let totals: SmallVec<[f64; INLINE]> = candidates.iter().map(total).collect();
     let lowest = totals.iter().copied().min_by(f64::total_cmp)?;
     let margin = model.near_seconds.max(lowest * model.near_share).max(0.0);
     let near = candidates.iter().zip(&totals).filter(|&(_, &total)| total <= lowest + margin);

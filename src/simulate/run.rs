@@ -99,7 +99,7 @@ struct Request<'a> {
 
 enum State {
     Pending(Routed),
-    Decoding { _in_flight: InFlight, since: Moment },
+    Decoding { in_flight: InFlight, since: Moment },
 }
 
 // === impl Run ===
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
         let Some(request) = self.requests[number].take() else { return };
         let router = &self.routers[request.router];
         let state = match request.state {
-            State::Pending(routed) => State::Decoding { _in_flight: router.first_token(routed, at), since: at },
+            State::Pending(routed) => State::Decoding { in_flight: router.first_token(routed, at), since: at },
             decoding @ State::Decoding { .. } => decoding,
         };
         self.requests[number] = Some(Request { state, ..request });
@@ -254,8 +254,8 @@ impl<'a> Run<'a> {
 
     fn finish(&mut self, number: usize, at: Moment) {
         let Some(request) = self.requests[number].take() else { return };
-        let State::Decoding { _in_flight, since } = request.state else { return };
-        _in_flight.finish(at);
+        let State::Decoding { in_flight, since } = request.state else { return };
+        in_flight.finish(at);
         let seconds = |moment: Moment| moment.since(request.arrived).as_secs_f64();
         self.records.push(Record {
             arrived: request.arrived,

@@ -48,6 +48,24 @@ pub enum Contender {
     Pooled,
 }
 
+// === impl Setup ===
+
+impl Setup {
+    /// One router that assumes what is cached, at the workload's own speed, and nothing goes wrong.
+    pub fn new(backends: usize, engine: Parameters) -> Self {
+        Self {
+            backends,
+            engine,
+            routers: 1,
+            sharing: None,
+            locality: Locality::Assumed,
+            session_keys: false,
+            speed: 1.0,
+            faults: Vec::new(),
+        }
+    }
+}
+
 // === impl Contender ===
 
 impl Contender {

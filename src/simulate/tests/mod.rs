@@ -25,16 +25,7 @@ type Ask = (Duration, u64, u32, u32);
 
 /// One router before `backends` engines of this model with room for `kv_tokens`.
 fn setup(backends: usize, model: Model, kv_tokens: u32) -> Setup {
-    Setup {
-        backends,
-        engine: model.parameters(BLOCK_TOKENS.get(), kv_tokens / BLOCK_TOKENS),
-        routers: 1,
-        sharing: None,
-        locality: Locality::Assumed,
-        session_keys: false,
-        speed: 1.0,
-        faults: Vec::new(),
-    }
+    Setup::new(backends, model.parameters(BLOCK_TOKENS.get(), kv_tokens / BLOCK_TOKENS))
 }
 
 fn faults(texts: &[&str]) -> Vec<Fault> {
