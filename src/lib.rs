@@ -43,6 +43,7 @@ pub mod config;
 pub mod control;
 mod demo;
 mod downstream;
+pub mod kv_events;
 mod lifecycle;
 pub mod locality;
 mod logging;
@@ -62,4 +63,5 @@ mod systemd;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod tokens;
 pub mod trace;

@@ -5,9 +5,11 @@
 
 mod block;
 mod scale;
+mod tokens;
 
 pub use block::{BlockHasher, Chain, MAX_BLOCKS, prompt_root, root};
 pub use scale::{Sample, Scale};
+pub use tokens::{token_block, token_chain, token_root};
 
 /// Identifies a prefix block: the block, every block before it, and what separates caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
