@@ -1,9 +1,8 @@
 //! Access to the recorded exchanges with real engines, for this module's tests.
-//!
-//! They are not part of the project: they lie in `../shared` beside the checkout, or where the environment variable
-//! `WARMGATE_SHARED` points. Where neither exists the tests that need them say so and pass.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::testing;
 
 /// A recorded file: its name without folder, and its bytes.
 pub(super) struct Recording {
@@ -13,13 +12,8 @@ pub(super) struct Recording {
 
 /// All recorded files below `folder` whose names end in `suffix`, by name; none if there are no fixtures.
 pub(super) fn recordings(folder: &str, suffix: &str) -> Vec<Recording> {
-    let shared = std::env::var_os("WARMGATE_SHARED")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared")), PathBuf::from);
-    let folder = shared.join("fixtures/vllm").join(folder);
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        println!("skipped: no recordings at {}", folder.display());
-        return Vec::new();
-    };
+    let Some(folder) = testing::shared("fixtures/vllm").map(|vllm| vllm.join(folder)) else { return Vec::new() };
+    let entries = std::fs::read_dir(&folder).unwrap();
     let mut found: Vec<_> = entries.map(|entry| load(&entry.unwrap().path())).collect();
     found.retain(|recording| recording.name.ends_with(suffix));
     found.sort_by(|left, right| left.name.cmp(&right.name));
