@@ -49,7 +49,7 @@ mod model_tests;
 #[cfg(test)]
 mod tests;
 
-pub use self::matches::Matches;
+pub use self::matches::{Held, Matches};
 pub use self::overlay::InFlightBlocks;
 
 /// Which tenants are believed to hold which blocks. Shared by all threads.

@@ -86,8 +86,18 @@ impl Model {
     /// Leading blocks of the chain that the tenant holds, assumed or claimed.
     pub(super) fn matched(&self, tenant: Tenant, chain: &[BlockHash]) -> usize {
         let Some(held) = self.tenants.iter().find(|held| held.tenant == tenant) else { return 0 };
-        let is_claimed = |block| self.claims.iter().any(|claim| claim.tenant == tenant && claim.chain.contains(block));
-        chain.iter().take_while(|block| held.order.contains(block) || is_claimed(block)).count()
+        chain.iter().take_while(|block| held.order.contains(block) || self.is_claimed(tenant, **block)).count()
+    }
+
+    /// Leading blocks that are assumed, and leading blocks that are claimed.
+    pub(super) fn parts(&self, tenant: Tenant, chain: &[BlockHash]) -> (usize, usize) {
+        let Some(held) = self.tenants.iter().find(|held| held.tenant == tenant) else { return (0, 0) };
+        let assumed = chain.iter().take_while(|block| held.order.contains(block)).count();
+        (assumed, chain.iter().take_while(|block| self.is_claimed(tenant, **block)).count())
+    }
+
+    fn is_claimed(&self, tenant: Tenant, block: BlockHash) -> bool {
+        self.claims.iter().any(|claim| claim.tenant == tenant && claim.chain.contains(&block))
     }
 
     fn find(&mut self, tenant: Tenant) -> Option<&mut ModelTenant> {

@@ -187,6 +187,8 @@ proptest! {
                 for tenant in &pair.tenants {
                     let expected = pair.model.matched(*tenant, chain);
                     prop_assert_eq!(matches.blocks(*tenant) as usize, expected, "{:?} after {:?}", tenant, change);
+                    let (held, parts) = (matches.held(*tenant), pair.model.parts(*tenant, chain));
+                    prop_assert_eq!((held.assumed as usize, held.in_flight as usize), parts, "after {:?}", change);
                 }
             }
             for tenant in &pair.tenants {

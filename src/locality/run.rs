@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::bytes::heap_bytes;
 use super::lru::HoldId;
-use super::matches::Matches;
+use super::matches::{Held, Matches};
 use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
@@ -110,8 +110,9 @@ impl Run {
     pub(super) fn note_matches(&self, rest: &[BlockHash], base: usize, matches: &mut Matches) -> Overlap {
         let shared = self.search_shared(rest);
         for holder in &self.holders {
-            let held = if holder.in_flight > 0 { shared } else { shared.min(holder.blocks as usize) };
-            matches.note(holder.tenant, (base + held) as u32);
+            let assumed = shared.min(holder.blocks as usize) as u32;
+            let in_flight = if holder.in_flight > 0 { shared as u32 } else { 0 };
+            matches.note(holder.tenant, base as u32, Held { blocks: assumed.max(in_flight), assumed, in_flight });
         }
         Overlap { shared, run: self.hashes.len() }
     }
