@@ -12,6 +12,7 @@ mod rate;
 mod recent;
 mod retry_budget;
 mod snapshot;
+mod trust;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
 pub use snapshot::{BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts};
+pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason, Trust, TrustMeter};
 
 /// Where a backend's blocks stand in the locality index: a dense slot, and the generation of the engine process that
 /// holds them. A restarted engine gets a new generation, and entries of the old one mean nothing from then on.
@@ -57,6 +59,7 @@ pub struct Backend {
     identity: u64,
     load: Arc<Load>,
     ejection: Arc<Ejection>,
+    trust: TrustMeter,
 }
 
 /// One pool's identity and live state, shared by all snapshots that contain it.
@@ -88,7 +91,14 @@ impl Backend {
     /// A backend with nothing in flight, not ejected. `name` is its label in logs and metrics, unique in the process.
     pub fn new(name: impl Into<Arc<str>>, origin: Origin) -> Self {
         let name = name.into();
-        Self { identity: stable_hash(&name), name, origin, load: Arc::default(), ejection: Arc::default() }
+        Self {
+            identity: stable_hash(&name),
+            name,
+            origin,
+            load: Arc::default(),
+            ejection: Arc::default(),
+            trust: TrustMeter::default(),
+        }
     }
 
     /// The label.
@@ -114,6 +124,11 @@ impl Backend {
     /// Whether real requests failed there.
     pub fn ejection(&self) -> &Arc<Ejection> {
         &self.ejection
+    }
+
+    /// How far what is believed of its cache may be trusted.
+    pub fn trust(&self) -> &TrustMeter {
+        &self.trust
     }
 }
 
