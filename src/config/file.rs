@@ -5,6 +5,7 @@
 //! configuration is dropped then, and only the problems leave this file.
 
 use super::apart::is_rotated_with;
+use super::exact;
 use super::problem::Found;
 use super::reader::{Key, Place, Reader, Section};
 use super::tree::Item;
@@ -25,9 +26,9 @@ const MAX_POOLS: usize = 256;
 const MAX_MODELS: usize = 1024;
 const MAX_BACKENDS: usize = 1024;
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
+pub(super) const KIB: u64 = 1 << 10;
+pub(super) const MIB: u64 = 1 << 20;
+pub(super) const GIB: u64 = 1 << 30;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -158,6 +159,7 @@ fn locality(section: &mut Section<'_, '_>) -> Locality {
     Locality {
         max_bytes: section.value("max_bytes", kind::size(MIB, 1024 * GIB), 512 * MIB),
         bytes_per_token: section.value("bytes_per_token", kind::number(0.5, 32.0), 4.0),
+        max_event_bytes: section.value("max_event_bytes", kind::size(MIB, 1024 * GIB), GIB),
     }
 }
 
@@ -216,6 +218,9 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         quadratic_cost: section.value("quadratic_cost", kind::number(0.0, 0.01), 0.0),
         block_tokens: section.value("block_tokens", kind::count(8192), at_least_one(16)),
         kv_tokens: section.value("kv_tokens", kind::count(1_000_000_000), at_least_one(400_000)),
+        api_key: section.value("api_key_file", kind::secret_file_or_none(), None),
+        tokenizer: section.optional_section("tokenizer", exact::tokenizer),
+        kv_events: section.section("kv_events", exact::kv_events),
         health: section.section("health", |section| health(section, engine)),
         metrics: section.section("metrics", |section| metrics(section, engine)),
         ejection: section.section("ejection", ejection),
@@ -299,31 +304,35 @@ fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
 
 fn backends(pool: &mut Section<'_, '_>) -> Vec<Backend> {
     let scope = pool.path().to_owned();
-    pool.sections("backends", (0, MAX_BACKENDS), "- url: http://10.0.0.7:8000", |section| {
+    let backends = pool.sections("backends", (0, MAX_BACKENDS), "- url: http://10.0.0.7:8000", |section| {
         let url = section.required("url", kind::url());
         let name = section.optional("name", kind::word(256, "_.:[]-"));
+        let ranks = exact::ranks(section);
+        let kv_events = section.optional_section("kv_events", exact::event_endpoint);
         let url = url?;
         let is_first = section.claim(&section.place_of("url"), &format!("{scope} url"), &url.to_string());
         // A repeated url without a name repeats the name as well, which is not worth a second problem.
         let claims_name = is_first || name.is_some();
-        let name = name.unwrap_or_else(|| url.authority());
-        if claims_name {
-            section.claim(&section.place_of("name"), &format!("{scope} name"), &name);
+        let backend = Backend { name: name.unwrap_or_else(|| url.authority()), url, rank: None, kv_events };
+        let backends = exact::by_rank(backend, ranks);
+        for backend in backends.iter().filter(|_| claims_name) {
+            section.claim(&section.place_of("name"), &format!("{scope} name"), &backend.name);
         }
-        Some(Backend { url, name })
-    })
+        Some(backends)
+    });
+    backends.into_iter().flatten().collect()
 }
 
-const fn secs(secs: u64) -> Duration {
+pub(super) const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-const fn millis(millis: u64) -> Duration {
+pub(super) const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 /// A default count.
-const fn at_least_one(count: u32) -> NonZeroU32 {
+pub(super) const fn at_least_one(count: u32) -> NonZeroU32 {
     NonZeroU32::new(count).expect("defaults are written above zero")
 }
 

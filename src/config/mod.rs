@@ -9,6 +9,7 @@
 
 mod apart;
 pub mod check;
+mod exact;
 mod file;
 mod problem;
 mod reader;
@@ -22,8 +23,8 @@ mod tests;
 
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
-    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, Health, Limits, Listener, Locality, Logging,
-    Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, Tls,
+    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, KvEvents, Limits, Listener,
+    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Secret, Server, Timeouts, Tls, Tokenizer,
 };
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 
@@ -88,6 +89,7 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("server.threads", old.server.threads != new.server.threads),
         // Shrinking an index in place would stop its readers for as long as that takes.
         ("locality.max_bytes", old.locality.max_bytes != new.locality.max_bytes),
+        ("locality.max_event_bytes", old.locality.max_event_bytes != new.locality.max_event_bytes),
     ];
     changes.into_iter().filter(|(_, has_changed)| *has_changed).map(|(key, _)| key).collect()
 }

@@ -1,6 +1,10 @@
 //! The checked sections of the configuration. Each key's default and range are those of `file`, repeated in
 //! `conf/example.yaml`, where a test compares them with it.
 
+mod exact;
+
+pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
+
 use super::url::BackendUrl;
 use http::HeaderName;
 use std::net::SocketAddr;
@@ -97,6 +101,8 @@ pub struct Locality {
     pub max_bytes: u64,
     /// Prompt bytes that make a token, until learned from `usage`; 4.0, 0.5 to 32.
     pub bytes_per_token: f64,
+    /// Bytes for what KV events tell, besides; 1 GiB, 1 MiB to 1024 GiB.
+    pub max_event_bytes: u64,
 }
 
 /// Second attempts at another backend, before any byte of a response.
@@ -170,6 +176,13 @@ pub struct Pool {
     /// Tokens of KV cache of one backend, until the engine reports its own; 400000, 1 to 1000000000, at least
     /// `block_tokens`.
     pub kv_tokens: NonZeroU32,
+    /// What the backends want to hear from this program itself (probes, scrapes and the like): the content of a file;
+    /// `None`, in the file none.
+    pub api_key: Option<Secret>,
+    /// How prompts become token ids; none, in the file no such section, cuts them by bytes.
+    pub tokenizer: Option<Tokenizer>,
+    /// What its engines tell of their caches.
+    pub kv_events: KvEvents,
     /// Probes.
     pub health: Health,
     /// Scrapes.
@@ -277,6 +290,10 @@ pub struct Backend {
     pub url: BackendUrl,
     /// Its name in logs, metrics and admin paths; unique in its pool, by default `HOST:PORT` of `url`.
     pub name: String,
+    /// The data-parallel rank of the engine that it is, if the engine has several.
+    pub rank: Option<u32>,
+    /// Where it publishes KV events; `None`, in the file no such section, asks the engine.
+    pub kv_events: Option<EventEndpoint>,
 }
 
 // === impl Choice ===

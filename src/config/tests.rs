@@ -19,6 +19,12 @@ fn with_pool_lines(pool: &str) -> String {
     )
 }
 
+/// The same with one backend, `backend` being its further keys in braces' form.
+fn with_backend(backend: &str) -> String {
+    let pools = format!("pools: [{{name: p, backends: [{{url: 'http://10.0.0.7:8000', {backend}}}]}}]\n");
+    format!("listeners: [{{address: 127.0.0.1:8080}}]\n{pools}")
+}
+
 fn problems(text: &str) -> String {
     parse(text, "f").expect_err("the text is wrong").to_string()
 }
@@ -42,14 +48,33 @@ fn the_minimal_file_is_right_and_nearly_all_defaults() {
     assert_eq!(config.admin, Admin::default());
 }
 
+/// The keys of sections that are off by default.
+const COMMENTED_KEYS: [&str; 13] = [
+    "certificate:",
+    "key:",
+    "file:",
+    "max_bytes:",
+    "files:",
+    "path:",
+    "config:",
+    "chat_template:",
+    "timeout:",
+    "cache_bytes:",
+    "endpoint:",
+    "replay:",
+    "topic:",
+];
+
 /// The example's keys with what its comments say of them: those above the key, and on its line.
 fn documented() -> HashMap<String, String> {
     // Sections that are off by default are shown in comments; read them as if they were not.
     let text: String = EXAMPLE
         .lines()
         .map(|line| match line.trim_start() {
-            head @ ("# tls:" | "# block_trace:") => line.replace(head, &head[2..]) + "\n",
-            key if ["certificate:", "key:", "file:", "max_bytes:", "files:"]
+            head @ ("# tls:" | "# block_trace:" | "# tokenizer:" | "# kv_events:") => {
+                line.replace(head, &head[2..]) + "\n"
+            }
+            key if COMMENTED_KEYS
                 .iter()
                 .any(|name| key.strip_prefix("#   ").is_some_and(|key| key.starts_with(name))) =>
             {
@@ -123,6 +148,51 @@ fn the_files_of_conf_fit_the_page() {
             assert!(line.chars().count() <= 120, "{name} line {} is longer than 120 columns", at + 1);
             assert!(line.trim_end() == line && !line.contains('\t'), "{name} line {} has stray white space", at + 1);
         }
+    }
+}
+
+// === exact locality ===
+
+#[test]
+fn ranks_are_backends_of_their_own_with_their_own_sockets() {
+    let events = "kv_events: {endpoint: 'tcp://10.0.0.7:5557', replay: 'tcp://10.0.0.7:6000'}";
+    let config = parse(&with_backend(&format!("data_parallel_ranks: 2, {events}")), "f").unwrap();
+    let ranks: Vec<_> = config.pools[0].backends.iter().map(|backend| (&*backend.name, backend.rank)).collect();
+    assert_eq!(ranks, [("10.0.0.7:8000-r0", Some(0)), ("10.0.0.7:8000-r1", Some(1))]);
+    let events = config.pools[0].backends[1].kv_events.clone().unwrap();
+    assert_eq!((&*events.endpoint, events.replay.as_deref()), ("tcp://10.0.0.7:5558", Some("tcp://10.0.0.7:6001")));
+}
+
+#[test]
+fn an_api_key_is_read_from_its_file_and_never_shown() {
+    let file = std::env::temp_dir().join(format!("warmgate-key-{}", std::process::id()));
+    std::fs::write(&file, "S3CRET-key\n").unwrap();
+    let lines = format!("    api_key_file: {}\n", file.display());
+    let config = parse(&with_pool_lines(&lines), "f").unwrap();
+    assert_eq!(config.pools[0].api_key.as_ref().map(Secret::reveal), Some("S3CRET-key"));
+    assert!(!format!("{config:?}").contains("S3CRET"), "a debug print shows the key");
+    std::fs::write(&file, "S3CRET two\nlines").unwrap();
+    let wrong = problems(&with_pool_lines(&lines));
+    std::fs::remove_file(&file).unwrap();
+    assert!(wrong.contains("its content is not 1 to 4096 visible characters on one line"), "{wrong}");
+    assert!(!wrong.contains("S3CRET"), "a problem shows the key: {wrong}");
+}
+
+#[test]
+fn what_exact_locality_needs_has_to_be_there() {
+    for (lines, why) in [
+        ("    tokenizer: {path: /nowhere/at/all}\n", "found `/nowhere/at/all`; cannot read it:"),
+        ("    tokenizer: {max_bytes: 1MiB}\n", "path"),
+        ("    kv_events: {enabled: yes please}\n", "expected true or false"),
+        ("    kv_events: {cpu_credit: 1.5}\n", "expected a number from 0 to 1"),
+        ("    api_key_file: relative/path\n", "expected none, or the absolute path of a file"),
+    ] {
+        let wrong = problems(&with_pool_lines(lines));
+        assert!(wrong.contains(why), "{lines}: {wrong}");
+    }
+    for endpoint in ["10.0.0.7:5557", "tcp://10.0.0.7", "ipc:///tmp/x", "tcp://*:5557"] {
+        let wrong = problems(&with_backend(&format!("kv_events: {{endpoint: '{endpoint}'}}")));
+        assert!(wrong.contains("expected tcp://HOST:PORT, e.g. tcp://10.0.0.7:5557"), "{endpoint}: {wrong}");
     }
 }
 

@@ -3,12 +3,15 @@
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
 use super::tree::Node;
-use super::{AccessLog, Choice, url::BackendUrl};
+use super::{AccessLog, Choice, Secret, url::BackendUrl};
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Longest key that is taken: longer than any in use.
+const MAX_SECRET_BYTES: usize = 4096;
 
 /// Longest header name that is taken: longer than any in use.
 const MAX_HEADER_NAME_BYTES: usize = 128;
@@ -243,6 +246,51 @@ pub(super) fn readable_file() -> Kind<PathBuf> {
         readable(&path).map_err(|error| format!("cannot read it: {error}"))?;
         Ok(path)
     })
+}
+
+/// The path of a file or folder that is there now.
+pub(super) fn readable_path() -> Kind<PathBuf> {
+    let path = file_path();
+    Kind::new("the absolute path of a file or folder that can be read", move |node| {
+        let path = path.read(node)?;
+        let found = std::fs::metadata(&path);
+        let is_folder = found.map_err(|error| format!("cannot read it: {error}"))?.is_dir();
+        let opened = if is_folder { std::fs::read_dir(&path).map(|_| ()) } else { readable(&path) };
+        opened.map_err(|error| format!("cannot read it: {error}"))?;
+        Ok(path)
+    })
+}
+
+/// The content of a small file, one line of visible characters; `none` is `None`.
+pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
+    let path = file_path();
+    Kind::new("none, or the absolute path of a file that holds one line of visible characters", move |node| {
+        if matches!(node, Node::Text(text) if text == "none") {
+            return Ok(None);
+        }
+        let path = path.read(node)?;
+        let content = readable(&path).and_then(|()| std::fs::read(&path));
+        let content = content.map_err(|error| format!("cannot read it: {error}"))?;
+        let line = content.trim_ascii_end();
+        let is_good = (1..=MAX_SECRET_BYTES).contains(&line.len()) && line.iter().all(u8::is_ascii_graphic);
+        let text = std::str::from_utf8(line).ok().filter(|_| is_good);
+        text.map(|text| Some(Secret::new(text)))
+            .ok_or_else(|| format!("its content is not 1 to {MAX_SECRET_BYTES} visible characters on one line"))
+    })
+}
+
+/// Where a socket of an engine is reached.
+pub(super) fn tcp_endpoint() -> Kind<String> {
+    Kind::text("tcp://HOST:PORT, e.g. tcp://10.0.0.7:5557", |text| {
+        let address = text.strip_prefix("tcp://").ok_or_else(String::new)?;
+        let url = format!("http://{address}").parse::<BackendUrl>().map_err(|_| String::new())?;
+        Ok(format!("tcp://{}", url.authority()))
+    })
+}
+
+/// What messages are published under.
+pub(super) fn topic() -> Kind<String> {
+    Kind::<String>::free_text("a text of at most 256 bytes", |text| text.len() <= 256)
 }
 
 fn readable(path: &Path) -> std::io::Result<()> {
