@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use warmgate::pool::{
-    Answer, Backend, BackendSnapshot, EjectionSettings, EngineState, Health, Origin, OtherRouters, Policy, PolicyKind,
-    Pool, PoolSnapshot, RetrySettings, Tenant, Timeouts,
+    Answer, Backend, BackendSnapshot, EjectionSettings, Health, Origin, Policy, PolicyKind, Pool, PoolSnapshot,
+    RetrySettings, Tenant, Timeouts,
 };
 use warmgate::prefix::Scale;
 use warmgate::routing::{Query, dispatch};
@@ -20,15 +20,11 @@ const PROMPT_TOKENS: u32 = 8_000;
 
 fn backend(place: u32) -> BackendSnapshot {
     let origin = Origin { is_tls: false, host: "10.0.0.1".into(), port: 8_000 };
+    let backend = Arc::new(Backend::new(format!("backend-{place}"), origin));
     BackendSnapshot {
-        backend: Arc::new(Backend::new(format!("backend-{place}"), origin)),
         address: Some(([10, 0, 0, 1], 8_000).into()),
         health: Health::Healthy,
-        is_draining: false,
-        tenant: Tenant { slot: place, generation: 1 },
-        engine: EngineState::default(),
-        others: OtherRouters::default(),
-        models: Arc::default(),
+        ..BackendSnapshot::new(backend, Tenant { slot: place, generation: 1 })
     }
 }
 

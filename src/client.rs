@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::Method;
+use http::{HeaderValue, Method};
 use pingora_core::connectors::http::Connector;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType};
 use pingora_http::{RequestHeader, ResponseHeader};
 use tokio::time::timeout;
 
+use crate::config::Secret;
 use crate::pool::Origin;
 
 /// How this program names itself.
@@ -58,6 +59,8 @@ pub(crate) struct Client {
     origin: Origin,
     limit: Duration,
     keeps_connections: bool,
+    /// The value of its `Authorization` header.
+    authorization: Option<HeaderValue>,
 }
 
 /// Whether a connection failed for a reason of this process, such as no file descriptor being left.
@@ -75,12 +78,22 @@ pub(crate) fn connections() -> Connections {
 impl Client {
     /// For `origin`, over kept connections; each exchange may take `limit` in all.
     pub(crate) fn new(connections: Connections, origin: Origin, limit: Duration) -> Self {
-        Self { connections, origin, limit, keeps_connections: true }
+        Self { connections, origin, limit, keeps_connections: true, authorization: None }
     }
 
     /// The same over a new connection each time, which shows whether anyone listens.
     pub(crate) fn connecting_anew(self) -> Self {
         Self { keeps_connections: false, ..self }
+    }
+
+    /// The same with an API key, if there is one.
+    pub(crate) fn with_key(self, key: Option<&Secret>) -> Self {
+        let bearer = key.and_then(|key| HeaderValue::from_str(&format!("Bearer {}", key.reveal())).ok());
+        let authorization = bearer.map(|mut bearer| {
+            bearer.set_sensitive(true);
+            bearer
+        });
+        Self { authorization, ..self }
     }
 
     /// For a plain HTTP server at `address`.
@@ -174,6 +187,9 @@ impl Client {
         let mut request = RequestHeader::build(method.clone(), path.as_bytes(), None)?;
         request.insert_header(http::header::HOST, self.origin.authority())?;
         request.insert_header(http::header::USER_AGENT, USER_AGENT)?;
+        if let Some(authorization) = &self.authorization {
+            request.insert_header(http::header::AUTHORIZATION, authorization.clone())?;
+        }
         if length > 0 {
             request.insert_header(http::header::CONTENT_TYPE, "application/json")?;
             request.insert_header(http::header::CONTENT_LENGTH, length)?;

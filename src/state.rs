@@ -11,8 +11,8 @@ use crate::config::{self, Config};
 use crate::lifecycle::Lifecycle;
 use crate::locality::LocalityIndex;
 use crate::logging;
-use crate::metrics::Metrics;
-use crate::pool::Snapshot;
+use crate::metrics::{BackendLabels, Metrics};
+use crate::pool::{Change, Snapshot, TrustReason};
 use crate::responses::ResponseOwners;
 use crate::shadow::Shadows;
 use crate::trace::{self, Recorder};
@@ -113,6 +113,30 @@ impl State {
     pub fn flush_logs(&self) {
         self.access_log.load().flush();
         self.recorder.load().flush();
+    }
+
+    /// Counts and logs that trust in a backend has changed.
+    pub fn trust_changed(&self, labels: &BackendLabels, changes: &[Change]) {
+        for change in changes {
+            self.metrics.trust_changed(labels, *change);
+            let (pool, backend, belief) = (&labels.pool, &labels.backend, change.belief.name());
+            match change.reason {
+                TrustReason::Disagrees => log::warn!(
+                    "backend {backend} of pool {pool}: {belief} locality is no longer trusted: the cached tokens that the \
+                     engine reports are not those that were predicted"
+                ),
+                TrustReason::Silent => log::warn!(
+                    "backend {backend} of pool {pool}: {belief} locality is no longer trusted: many requests were \
+                     answered, and no KV event came; does the engine publish them?"
+                ),
+                TrustReason::Agrees => log::info!(
+                    "backend {backend} of pool {pool}: {belief} locality is trusted again: predictions come true"
+                ),
+                TrustReason::Heard => {
+                    log::info!("backend {backend} of pool {pool}: {belief} locality is trusted again: KV events come")
+                }
+            }
+        }
     }
 
     /// Takes over changed bounds of what is shared.

@@ -141,7 +141,7 @@ async fn the_report_of_backends_has_this_form() {
     assert_eq!((&pool["name"], &pool["policy"], &pool["models"]), (&json!("main"), &json!("round_robin"), &json!([])));
     let backend = &pool["backends"][0];
     let known = "address decoding engine in_flight index_blocks index_generation is_draining name \
-                 pending_prefill_tokens prefill_tokens_per_second state stuck_seconds url";
+                 pending_prefill_tokens prefill_tokens_per_second state stuck_seconds trust url";
     assert_eq!(keys(backend), known);
     assert_eq!(backend["url"], format!("http://{}", engine.address()));
     assert_eq!(backend["address"], engine.address().to_string());

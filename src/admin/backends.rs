@@ -38,6 +38,8 @@ struct BackendReport {
     prefill_tokens_per_second: f64,
     index_blocks: u32,
     index_generation: u32,
+    /// What its locality is read from: `exact`, `assumed` or `load_only`.
+    trust: &'static str,
     stuck_seconds: f64,
     engine: EngineReport,
 }
@@ -103,6 +105,7 @@ fn backend_report(state: &State, pool: &PoolSnapshot, backend: &BackendSnapshot,
         prefill_tokens_per_second: pool.rate().for_backend(view.rate),
         index_blocks: state.index.tenant_blocks(backend.tenant),
         index_generation: backend.tenant.generation,
+        trust: backend.trust().name(),
         stuck_seconds: load.stuck_for(now).as_secs_f64(),
         engine: engine_report(backend, now),
     }

@@ -57,7 +57,7 @@ pub(super) fn explain(state: &State, path: &str, body: &[u8], now: Moment) -> Re
     let (index, plan) =
         plan(&snapshot, Head { is_post: true, path, headers: &HeaderMap::new() }, body, &state.responses)?;
     let pool = &snapshot.pools()[index];
-    let matched = plan.matched_tokens(&state.index, pool);
+    let matched = plan.matched(&state.index, pool).tokens;
     let filtered = routing::candidates(pool, &matched, &[], now);
     let query = plan.query();
     let decision = routing::choose(&pool.policy, &query, &filtered.candidates, &mut fastrand::Rng::with_seed(0));

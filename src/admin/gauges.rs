@@ -20,7 +20,7 @@ pub struct Gauges(Arc<State>);
 /// A gauge of each backend: name, help, value (absent where it is not known).
 type BackendGauge = (&'static str, &'static str, fn(&PoolSnapshot, &BackendSnapshot, Moment) -> Option<f64>);
 
-const BACKEND_GAUGES: [BackendGauge; 10] = [
+const BACKEND_GAUGES: [BackendGauge; 11] = [
     ("backend_up", "1 while the backend can take requests: healthy, not ejected, not draining", |_, backend, now| {
         Some(f64::from(u8::from(state_of(backend, now) == "healthy")))
     }),
@@ -36,6 +36,11 @@ const BACKEND_GAUGES: [BackendGauge; 10] = [
     ("prefill_tokens_per_second", "Prefill rate that decisions use, learned", |pool, backend, _| {
         Some(pool.rate().for_backend(backend.backend.load().rate()))
     }),
+    (
+        "backend_trust_level",
+        "What locality is read from: 2 the engine's KV events, 1 own decisions, 0 nothing",
+        |_, backend, _| Some(f64::from(backend.trust() as u8)),
+    ),
     ("engine_running_requests", "Requests in the engine's batch, as scraped", |_, backend, _| {
         backend.engine.polled.map(|polled| f64::from(polled.running))
     }),

@@ -23,6 +23,8 @@ pub struct EngineSample {
     pub started_at: Option<f64>,
     /// A count of prompt tokens that only grows while the process lives.
     pub prompt_tokens_total: Option<f64>,
+    /// A count of prompt tokens that came from the prefix cache.
+    pub cached_tokens_total: Option<f64>,
 }
 
 /// One line of the format: `name{labels} value`.
@@ -42,11 +44,27 @@ struct ByRank<'a>(BTreeMap<&'a str, f64>);
 impl EngineSample {
     /// Reads a whole `/metrics` body.
     pub fn read(text: &str) -> Self {
+        Self::read_if(text, |_| true)
+    }
+
+    /// The same for one data-parallel rank: what is said of other ranks is left out.
+    pub fn read_rank(text: &str, rank: u32) -> Self {
+        let rank = rank.to_string();
+        Self::read_if(text, |series| series.rank().is_none_or(|of| of == rank))
+    }
+
+    fn read_if(text: &str, takes: impl Fn(&Series<'_>) -> bool) -> Self {
         let mut reading = Reading::default();
-        for series in text.lines().filter_map(Series::parse) {
+        for series in text.lines().filter_map(Series::parse).filter(takes) {
             reading.take(series);
         }
         reading.finish()
+    }
+
+    /// Cached prompt tokens counted since `earlier`, a sample of the same process.
+    pub fn cached_tokens_since(&self, earlier: &Self) -> Option<u64> {
+        let counts = self.cached_tokens_total.zip(earlier.cached_tokens_total);
+        counts.filter(|(now, before)| now >= before).map(|(now, before)| (now - before) as u64)
     }
 
     /// Whether `self`, scraped after `earlier`, is of another process: it started at another time, or a count that only
@@ -71,6 +89,7 @@ struct Reading<'a> {
     waiting: ByRank<'a>,
     kv_usage: ByRank<'a>,
     prompt_tokens: ByRank<'a>,
+    cached_tokens: ByRank<'a>,
     capacity: ByRank<'a>,
     block_tokens: Option<u32>,
     pages: ByRank<'a>,
@@ -88,6 +107,7 @@ impl<'a> Reading<'a> {
                 self.kv_usage.take(series);
             }
             "vllm:prompt_tokens_total" | "sglang:prompt_tokens_total" => self.prompt_tokens.take(series),
+            "vllm:prefix_cache_hits_total" | "sglang:cached_tokens_total" => self.cached_tokens.take(series),
             "sglang:max_total_num_tokens" => self.capacity.take(series),
             "sglang:num_pages" => self.pages.take(series),
             "sglang:page_size" => self.block_tokens = whole(series.value),
@@ -115,6 +135,7 @@ impl<'a> Reading<'a> {
             capacity_tokens: self.capacity.sum().or(pages).map(|tokens| tokens as u64).filter(|&tokens| tokens > 0),
             started_at: self.started_at,
             prompt_tokens_total: self.prompt_tokens.sum(),
+            cached_tokens_total: self.cached_tokens.sum(),
         }
     }
 }
@@ -123,8 +144,7 @@ impl<'a> Reading<'a> {
 
 impl<'a> ByRank<'a> {
     fn take(&mut self, series: Series<'a>) {
-        let rank = series.label("dp_rank").or_else(|| series.label("engine")).unwrap_or_default();
-        let held = self.0.entry(rank).or_insert(series.value);
+        let held = self.0.entry(series.rank().unwrap_or_default()).or_insert(series.value);
         *held = held.max(series.value);
     }
 
@@ -159,6 +179,11 @@ impl<'a> Series<'a> {
         // A timestamp may follow the value.
         let value = rest.split_whitespace().next()?.parse::<f64>().ok().filter(|value| value.is_finite())?;
         Some(Self { name: name.trim_end(), labels, value })
+    }
+
+    /// The data-parallel rank that it is about, if it says so.
+    fn rank(&self) -> Option<&'a str> {
+        self.label("dp_rank").or_else(|| self.label("engine"))
     }
 
     /// The raw value of a label (none of those that are read here can hold an escape).
@@ -230,6 +255,17 @@ sglang:num_pages{dp_rank="0"} 100
         assert_eq!(sample.running, Some(7.0));
         assert_eq!(sample.kv_usage, Some(0.9), "the fullest rank limits");
         assert_eq!(sample.capacity_tokens, Some(1600));
+        let rank = EngineSample::read_rank(text, 1);
+        assert_eq!((rank.running, rank.kv_usage), (Some(5.0), Some(0.9)), "its own alone");
+        assert_eq!(rank.block_tokens, Some(16), "what names no rank is everyone's");
+    }
+
+    #[test]
+    fn cached_tokens_are_counted_between_two_samples_of_one_process() {
+        let sample = |hits: &str| EngineSample::read(&format!("vllm:prefix_cache_hits_total{{engine=\"0\"}} {hits}\n"));
+        assert_eq!(sample("160.0").cached_tokens_since(&sample("64.0")), Some(96));
+        assert_eq!(sample("1.0").cached_tokens_since(&sample("64.0")), None, "the count went back");
+        assert_eq!(EngineSample::read("").cached_tokens_since(&sample("64.0")), None);
     }
 
     #[test]

@@ -77,6 +77,21 @@ pub(super) struct Watched {
     pub(super) origin: Origin,
     pub(super) health: config::Health,
     pub(super) metrics: config::Metrics,
+    /// What the backend wants to hear from us.
+    pub(super) api_key: Option<config::Secret>,
+    /// The data-parallel rank that it is, if its engine has several.
+    pub(super) rank: Option<u32>,
+}
+
+impl Watched {
+    fn client(&self, limit: Duration) -> Client {
+        Client::new(Arc::clone(&self.connections), self.origin.clone(), limit).with_key(self.api_key.as_ref())
+    }
+
+    fn read(&self, metrics: &[u8]) -> EngineSample {
+        let text = String::from_utf8_lossy(metrics);
+        self.rank.map_or_else(|| EngineSample::read(&text), |rank| EngineSample::read_rank(&text, rank))
+    }
 }
 
 /// The active probe: a GET that must succeed, over a new connection.
@@ -117,9 +132,8 @@ impl Drop for Tasks {
 
 impl HttpGet {
     fn new(watched: &Watched) -> Self {
-        let Watched { connections, origin, health, .. } = watched.clone();
-        let client = Client::new(connections, origin, health.timeout).connecting_anew();
-        Self { client, path: health.path.clone(), health }
+        let health = watched.health.clone();
+        Self { client: watched.client(health.timeout).connecting_anew(), path: health.path.clone(), health }
     }
 }
 
@@ -182,11 +196,11 @@ async fn check_once(check: &HttpGet, address: SocketAddr, limit: Duration) -> Fi
 }
 
 async fn scrape(watched: Watched, mut addresses: watch::Receiver<Option<SocketAddr>>, reports: mpsc::Sender<Report>) {
-    let client = Client::new(Arc::clone(&watched.connections), watched.origin.clone(), watched.metrics.timeout);
+    let client = watched.client(watched.metrics.timeout);
     loop {
         let Some(address) = known(&mut addresses).await else { return };
         let finding = match client.get(address, &watched.metrics.path).await {
-            Ok(body) => Finding::Sample(EngineSample::read(&String::from_utf8_lossy(&body)), time::now()),
+            Ok(body) => Finding::Sample(watched.read(&body), time::now()),
             Err(error) => Finding::NoSample(error.to_string()),
         };
         if !send(&reports, watched.id, finding).await {
@@ -201,7 +215,7 @@ async fn list_models(
     mut addresses: watch::Receiver<Option<SocketAddr>>,
     reports: mpsc::Sender<Report>,
 ) {
-    let client = Client::new(Arc::clone(&watched.connections), watched.origin.clone(), MODELS_TIMEOUT);
+    let client = watched.client(MODELS_TIMEOUT);
     let mut wait = STARTING_INTERVAL;
     loop {
         let Some(address) = known(&mut addresses).await else { return };

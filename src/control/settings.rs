@@ -20,14 +20,21 @@ pub(super) fn origin(url: &config::BackendUrl) -> Origin {
     Origin { is_tls: url.scheme == config::Scheme::Https, host: host.into(), port: url.port.get() }
 }
 
-pub(super) fn watched(id: BackendId, connections: &Connections, backend: &Backend, pool: &config::Pool) -> Watched {
-    let connections = Arc::clone(connections);
+pub(super) fn watched(
+    id: BackendId,
+    connections: &Connections,
+    backend: &Backend,
+    config: &config::Backend,
+    pool: &config::Pool,
+) -> Watched {
     Watched {
         id,
-        connections,
+        connections: Arc::clone(connections),
         origin: backend.origin().clone(),
         health: pool.health.clone(),
         metrics: pool.metrics.clone(),
+        api_key: pool.api_key.clone(),
+        rank: config.rank,
     }
 }
 

@@ -108,7 +108,9 @@ impl Table {
     fn pool_entry(&mut self, config: &config::Pool, kept: Option<PoolEntry>, bytes_per_token: f64) -> PoolEntry {
         let (pool, shadow, mut old, watching_changed) = match kept {
             Some(kept) => {
-                let has_changed = kept.config.health != config.health || kept.config.metrics != config.metrics;
+                let has_changed = kept.config.health != config.health
+                    || kept.config.metrics != config.metrics
+                    || kept.config.api_key != config.api_key;
                 (kept.pool, kept.shadow, kept.backends, has_changed)
             }
             None => (
@@ -146,7 +148,7 @@ impl Table {
         let backend = Backend::new(&*config.name, settings::origin(&config.url));
         let labels = BackendLabels { pool: pool.name.as_str().into(), backend: Arc::clone(backend.name()) };
         self.state.metrics.introduce_backend(&labels);
-        let watched = settings::watched(self.next_id, &self.connections, &backend, pool);
+        let watched = settings::watched(self.next_id, &self.connections, &backend, config, pool);
         BackendEntry {
             id: self.next_id,
             config: config.clone(),
@@ -170,7 +172,7 @@ impl Table {
             // Nothing will be compared with it.
             entry.sample = None;
         }
-        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, pool);
+        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
 
@@ -178,8 +180,7 @@ impl Table {
         for entry in backends {
             log::info!("backend {} of pool {} removed", entry.config.name, pool.name());
             self.state.index.leave(entry.tenant);
-            let labels = BackendLabels { pool: Arc::clone(pool.name()), backend: Arc::clone(entry.backend.name()) };
-            self.leaving.push((labels, entry.backend));
+            self.leaving.push((entry.labels(pool), entry.backend));
         }
     }
 
@@ -354,6 +355,9 @@ impl BackendEntry {
             Some(None) if was_unjudged => self.restarted(state, pool, "it was down, and has other metrics now"),
             _ => {}
         }
+        if let Some(hits) = self.sample.as_ref().and_then(|earlier| sample.cached_tokens_since(earlier)) {
+            state.trust_changed(&self.labels(pool), &self.backend.trust().judge_hits(hits));
+        }
         self.engine = settings::engine_state(&sample, &self.engine, now);
         self.sample = Some(sample);
     }
@@ -376,14 +380,18 @@ impl BackendEntry {
             pool.name()
         );
         self.tenant = state.index.restart(self.tenant);
-        let labels = BackendLabels { pool: Arc::clone(pool.name()), backend: Arc::clone(self.backend.name()) };
-        state.metrics.restarted(&labels);
+        state.metrics.restarted(&self.labels(pool));
+    }
+
+    fn labels(&self, pool: &Pool) -> BackendLabels {
+        BackendLabels { pool: Arc::clone(pool.name()), backend: Arc::clone(self.backend.name()) }
     }
 
     fn snapshot(&self) -> BackendSnapshot {
         BackendSnapshot {
             backend: Arc::clone(&self.backend),
             address: self.address,
+            rank: self.config.rank,
             health: self.probes.health(),
             is_draining: self.is_draining,
             tenant: self.tenant,

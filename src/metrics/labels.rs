@@ -92,6 +92,14 @@ pub(super) struct RetryLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct TrustLabels {
+    pub(super) pool: Arc<str>,
+    pub(super) backend: Arc<str>,
+    pub(super) belief: &'static str,
+    pub(super) reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ReloadLabels {
     pub(super) outcome: &'static str,
 }

@@ -16,10 +16,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::pool::{Change, Trust, TrustReason};
 use crate::shadow::Detour;
 
 pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
-use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels};
+use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels, TrustLabels};
 
 /// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
 const TTFT_BUCKETS: [f64; 16] =
@@ -76,6 +77,7 @@ pub struct Metrics {
     fail_open: Family<PoolLabels, Counter>,
     retries_denied: Family<PoolLabels, Counter>,
     restarts: Family<BackendLabels, Counter>,
+    trust_changes: Family<TrustLabels, Counter>,
     reloads: Family<ReloadLabels, Counter>,
     reload_ok: Gauge,
     access_log_dropped: Counter,
@@ -112,6 +114,7 @@ impl Metrics {
             fail_open: Family::default(),
             retries_denied: Family::default(),
             restarts: Family::default(),
+            trust_changes: Family::default(),
             reloads: Family::default(),
             reload_ok: Gauge::default(),
             access_log_dropped: Counter::default(),
@@ -190,6 +193,11 @@ impl Metrics {
     fn register_operation(&mut self) {
         let registry = self.registry.get_mut();
         registry.register("backend_restarts", "Restarts of an engine that were noticed", self.restarts.clone());
+        registry.register(
+            "trust_changes",
+            "Times that a belief in what a backend has cached was lost (disagrees, silent) or came back (agrees, heard)",
+            self.trust_changes.clone(),
+        );
         registry.register("config_reloads", "Reloads of the configuration, by outcome", self.reloads.clone());
         registry.register(
             "config_last_reload_successful",
@@ -251,6 +259,9 @@ impl Metrics {
         for cause in RetryCause::ALL {
             let (pool, backend) = (Arc::clone(&labels.pool), Arc::clone(&labels.backend));
             let _ = self.retries.get_or_create(&RetryLabels { pool, backend, cause });
+        }
+        for labels in all_trust_labels(labels) {
+            let _ = self.trust_changes.get_or_create(&labels);
         }
     }
 
@@ -319,6 +330,11 @@ impl Metrics {
         self.restarts.get_or_create(labels).inc();
     }
 
+    /// A belief in what a backend holds was lost, or has come back.
+    pub fn trust_changed(&self, labels: &BackendLabels, change: Change) {
+        self.trust_changes.get_or_create(&trust_labels(labels, change.belief, change.reason)).inc();
+    }
+
     /// A reload was applied, or refused.
     pub fn reloaded(&self, applied: bool) {
         let outcome = if applied { "applied" } else { "refused" };
@@ -365,6 +381,9 @@ impl Metrics {
         for cause in RetryCause::ALL {
             self.retries.remove(&RetryLabels { pool: Arc::clone(pool), backend: Arc::clone(backend), cause });
         }
+        for labels in all_trust_labels(labels) {
+            self.trust_changes.remove(&labels);
+        }
         for status in 100..600 {
             for reason in Reason::ALL {
                 let (pool, backend) = (Arc::clone(pool), Arc::clone(backend));
@@ -384,6 +403,18 @@ impl Metrics {
             &self.restarts,
         ]
     }
+}
+
+/// Those of every change that there can be.
+fn all_trust_labels(labels: &BackendLabels) -> impl Iterator<Item = TrustLabels> {
+    let exact = TrustReason::ALL.map(|reason| trust_labels(labels, Trust::Exact, reason));
+    let assumed = [TrustReason::Disagrees, TrustReason::Agrees];
+    exact.into_iter().chain(assumed.map(|reason| trust_labels(labels, Trust::Assumed, reason)))
+}
+
+fn trust_labels(labels: &BackendLabels, belief: Trust, reason: TrustReason) -> TrustLabels {
+    let BackendLabels { pool, backend } = labels.clone();
+    TrustLabels { pool, backend, belief: belief.name(), reason: reason.name() }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
 pub use snapshot::{BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts};
-pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason, Trust, TrustMeter};
+pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
 
 /// Where a backend's blocks stand in the locality index: a dense slot, and the generation of the engine process that
 /// holds them. A restarted engine gets a new generation, and entries of the old one mean nothing from then on.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 /// Most models that one backend is believed to list: an engine and its adapters.
@@ -13,6 +14,8 @@ const MAX_MODELS: usize = 1024;
 pub struct ModelEntry {
     /// The model's name.
     pub id: String,
+    /// Whether it is an adapter (LoRA) of another model there: engines keep what it computes apart.
+    pub is_adapter: bool,
     /// The whole entry, as the backend wrote it.
     pub json: Box<RawValue>,
 }
@@ -25,6 +28,8 @@ struct List {
 #[derive(Deserialize)]
 struct Identified {
     id: String,
+    /// vLLM names the model that an adapter belongs to.
+    parent: Option<IgnoredAny>,
 }
 
 // === impl ModelEntry ===
@@ -34,8 +39,8 @@ impl ModelEntry {
     pub fn read_list(body: &[u8]) -> Arc<[Self]> {
         let Ok(List { data }) = serde_json::from_slice(body) else { return Arc::default() };
         let entries = data.into_iter().take(MAX_MODELS).filter_map(|json| {
-            let Identified { id } = serde_json::from_str(json.get()).ok()?;
-            Some(Self { id, json })
+            let Identified { id, parent } = serde_json::from_str(json.get()).ok()?;
+            Some(Self { id, is_adapter: parent.is_some(), json })
         });
         entries.collect()
     }
@@ -52,6 +57,13 @@ mod tests {
         let ids: Vec<&str> = entries.iter().map(|entry| &*entry.id).collect();
         assert_eq!(ids, ["a", "b"]);
         assert_eq!(entries[0].json.get(), r#"{"id": "a",  "max_model_len":8192}"#);
+    }
+
+    #[test]
+    fn an_adapter_has_a_parent() {
+        let body = br#"{"data":[{"id":"base","parent":null},{"id":"lora","parent":"base"},{"id":"plain"}]}"#;
+        let adapters: Vec<bool> = ModelEntry::read_list(body).iter().map(|entry| entry.is_adapter).collect();
+        assert_eq!(adapters, [false, true, false]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use super::{Admission, Backend, EjectionSettings, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant};
+use super::{Admission, Backend, EjectionSettings, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant, Trust};
 use crate::time::Moment;
 
 /// All pools at one time.
@@ -67,6 +67,8 @@ pub struct BackendSnapshot {
     pub backend: Arc<Backend>,
     /// Where to connect; none while its name has not been resolved.
     pub address: Option<SocketAddr>,
+    /// The data-parallel rank of its engine that it stands for, if the engine has several.
+    pub rank: Option<u32>,
     /// What the active probes say.
     pub health: Health,
     /// Whether it takes no new requests, by reload or by the operator.
@@ -201,6 +203,26 @@ impl Default for Timeouts {
 // === impl BackendSnapshot ===
 
 impl BackendSnapshot {
+    /// A backend of which nothing is known yet.
+    pub fn new(backend: Arc<Backend>, tenant: Tenant) -> Self {
+        Self {
+            backend,
+            address: None,
+            rank: None,
+            health: Health::Starting,
+            is_draining: false,
+            tenant,
+            engine: EngineState::default(),
+            others: OtherRouters::default(),
+            models: Arc::default(),
+        }
+    }
+
+    /// What its locality is to be read from now.
+    pub fn trust(&self) -> Trust {
+        self.backend.trust().trust(false)
+    }
+
     /// Whether nothing keeps requests from it.
     pub fn can_serve(&self, now: Moment) -> bool {
         let is_admitted = !matches!(self.backend.ejection().admission(now), Admission::Closed { .. });

@@ -38,7 +38,7 @@ pub enum Trust {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Prediction {
     /// Cached by our own decisions, requests in flight left out.
-    pub assumed: u64,
+    pub assumed: u32,
     /// Cached by KV events, where they tell.
     pub exact: Option<ExactPrediction>,
 }
@@ -47,9 +47,9 @@ pub struct Prediction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExactPrediction {
     /// What the events say.
-    pub at_least: u64,
+    pub at_least: u32,
     /// The same with what requests in flight were computing at that moment.
-    pub at_most: u64,
+    pub at_most: u32,
 }
 
 /// A belief that was lost or has come back.
@@ -92,7 +92,14 @@ struct State {
     assumed: Belief,
     silence: Silence,
     /// Predictions for answers that told no cached tokens; the engine's metrics will.
-    untold: Prediction,
+    untold: Untold,
+}
+
+/// Sums of tokens.
+#[derive(Debug, Default)]
+struct Untold {
+    assumed: u64,
+    exact: u64,
 }
 
 /// Requests that were answered while no event came.
@@ -119,6 +126,9 @@ impl Trust {
 // === impl Reason ===
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Disagrees, Self::Silent, Self::Agrees, Self::Heard];
+
     /// The label in metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -152,10 +162,12 @@ impl TrustMeter {
     /// Compares a prediction with the cached tokens that the engine reported with its answer.
     pub fn judge(&self, prediction: Prediction, reported: u64) -> Changes {
         self.change(|state| {
-            let assumed = state.assumed.observe(ASSUMED, prediction.assumed, prediction.assumed.min(reported));
+            let expected = u64::from(prediction.assumed);
+            let assumed = state.assumed.observe(ASSUMED, expected, expected.min(reported));
             let exact = prediction.exact.and_then(|exact| {
-                let all = exact.at_least.max(reported);
-                let wrong = exact.at_least.saturating_sub(reported) + reported.saturating_sub(exact.at_most);
+                let (at_least, at_most) = (u64::from(exact.at_least), u64::from(exact.at_most));
+                let all = at_least.max(reported);
+                let wrong = at_least.saturating_sub(reported) + reported.saturating_sub(at_most);
                 state.exact.observe(EXACT, all, all.saturating_sub(wrong))
             });
             [(Trust::Assumed, assumed), (Trust::Exact, exact)]
@@ -165,12 +177,8 @@ impl TrustMeter {
     /// Keeps a prediction for an answer that told no cached tokens, for [`judge_hits`](Self::judge_hits).
     pub fn predicted(&self, prediction: Prediction) {
         let mut state = self.state.lock();
-        state.untold.assumed += prediction.assumed;
-        if let Some(exact) = prediction.exact {
-            let sum = state.untold.exact.get_or_insert(ExactPrediction { at_least: 0, at_most: 0 });
-            sum.at_least += exact.at_least;
-            sum.at_most += exact.at_most;
-        }
+        state.untold.assumed += u64::from(prediction.assumed);
+        state.untold.exact += prediction.exact.map_or(0, |exact| u64::from(exact.at_least));
     }
 
     /// Compares the predictions kept with the cached tokens that the engine's metrics counted in the meantime. Others
@@ -179,7 +187,7 @@ impl TrustMeter {
         self.change(|state| {
             let untold = std::mem::take(&mut state.untold);
             let assumed = state.assumed.observe(ASSUMED, untold.assumed, counted);
-            let exact = untold.exact.and_then(|exact| state.exact.observe(EXACT, exact.at_least, counted));
+            let exact = state.exact.observe(EXACT, untold.exact, counted);
             [(Trust::Assumed, assumed), (Trust::Exact, exact)]
         })
     }

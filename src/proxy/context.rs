@@ -16,7 +16,7 @@ use super::reject::Reject;
 use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
-use crate::pool::{Backend, InFlight, PoolSnapshot, ProbePermit, Snapshot};
+use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot};
 use crate::request::ResponseReader;
 use crate::shadow::ShadowInFlight;
 use crate::state::State;
@@ -76,6 +76,8 @@ pub(super) struct Attempt {
     pub(super) backend: Arc<Backend>,
     pub(super) index: usize,
     pub(super) matched_tokens: u64,
+    /// What is to be held against the cached tokens that its engine reports.
+    pub(super) prediction: Prediction,
     pub(super) in_flight: InFlight,
     pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
     pub(super) probe: Option<ProbePermit>,
@@ -136,6 +138,12 @@ impl RequestContext {
         {
             *bytes = Some(body.bytes());
         }
+    }
+
+    /// The data-parallel rank that was chosen, where engines have several.
+    pub(super) fn rank(&self) -> Option<u32> {
+        let (route, attempt) = self.route.as_ref().zip(self.attempt.as_ref())?;
+        route.pool().backends.get(attempt.index)?.rank
     }
 
     /// Pool and backend of the last attempt, as far as there are any.

@@ -7,7 +7,7 @@ use pingora_proxy::Session;
 use super::context::RequestContext;
 use super::trace;
 use crate::access_log::Line;
-use crate::metrics::{Reason, RequestRecord, TokenRecord};
+use crate::metrics::{BackendLabels, Reason, RequestRecord, TokenRecord};
 use crate::request::Usage;
 use crate::state::State;
 use crate::time;
@@ -44,6 +44,7 @@ fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason
     let usage = ctx.answer.reader.as_ref().and_then(|reader| reader.usage());
     learn(ctx, usage);
     let labels = ctx.labels();
+    judge(state, ctx, usage, &labels);
     let received = ctx.route.as_ref().map_or(ctx.started, |route| route.received);
     let ttft = ctx.answer.first_token.filter(|_| ctx.answer.is_stream).map(|first| first.since(received).as_secs_f64());
     let record = RequestRecord {
@@ -88,6 +89,19 @@ fn learn(ctx: &RequestContext, usage: Option<Usage>) {
     let (Some(route), Some(usage)) = (&ctx.route, usage) else { return };
     if let Some(sample) = route.plan.sample(usage.prompt_tokens) {
         route.pool().pool.scale().observe(sample);
+    }
+}
+
+/// Trust in what was believed of the backend's cache, by the cached tokens that it reports.
+fn judge(state: &State, ctx: &RequestContext, usage: Option<Usage>, labels: &BackendLabels) {
+    let (Some(attempt), Some(usage)) = (&ctx.attempt, usage) else { return };
+    if !ctx.answer.is_success {
+        return;
+    }
+    let meter = attempt.backend.trust();
+    match usage.cached_tokens {
+        Some(reported) => state.trust_changed(labels, &meter.judge(attempt.prediction, reported)),
+        None => meter.predicted(attempt.prediction),
     }
 }
 

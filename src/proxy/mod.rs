@@ -8,6 +8,7 @@ pub mod body;
 mod context;
 mod finish;
 mod intake;
+mod matched;
 mod models;
 mod peer;
 mod plan;
@@ -27,6 +28,7 @@ use pingora_core::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
+pub use matched::Matched;
 pub use plan::{Head, Plan, plan};
 pub use reject::Reject;
 

@@ -11,11 +11,14 @@ use pingora_http::RequestHeader;
 use super::context::{Attempt, RequestContext, Route};
 use super::plan::owner_index;
 use super::reject::Reject;
-use crate::pool::BackendSnapshot;
+use crate::pool::{BackendSnapshot, Prediction};
 use crate::routing::{self, Dispatched, NoBackend, Pass};
 use crate::shadow::{self, Replay, ShadowInFlight};
 use crate::state::State;
 use crate::time::{self, Moment};
+
+/// Which of its ranks an engine is to serve a request with; vLLM and SGLang know it.
+const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
 
 /// Chooses, accounts for the choice and returns where to connect.
 pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
@@ -23,7 +26,8 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
     ctx.attempt = None;
     let Some(route) = &mut ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
     let started = time::now();
-    let dispatched = match dispatch(state, route, &ctx.tried) {
+    let matched = route.plan.matched(&state.index, route.pool());
+    let dispatched = match dispatch(route, &matched.tokens, &ctx.tried) {
         Ok(dispatched) => dispatched,
         Err(NoBackend { .. }) => {
             let pool = route.pool().pool.name().to_string();
@@ -48,7 +52,8 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
         peer.group_key = fastrand::u64(1..);
         peer.options.idle_timeout = Some(Duration::ZERO);
     }
-    ctx.attempt = Some(attempt(state, route, dispatched));
+    let prediction = matched.predictions[dispatched.decision.index];
+    ctx.attempt = Some(attempt(state, route, dispatched, prediction));
     peer.ok_or_else(|| ctx.refuse(Reject::Internal))
 }
 
@@ -60,22 +65,21 @@ pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
     matches!(filtered.pass, Pass::Normal | Pass::FailOpen)
 }
 
-fn dispatch(state: &State, route: &Route, tried: &[usize]) -> Result<Dispatched, NoBackend> {
+fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
     let (pool, plan) = (route.pool(), &route.plan);
-    let matched = plan.matched_tokens(&state.index, pool);
     let only = plan.owner.as_ref().and_then(|owner| owner_index(pool, owner));
     let (query, answer, now) = (plan.query(), plan.answer(), time::now());
     let mut rng = fastrand::Rng::new();
     if let Some(only) = only.filter(|only| !tried.contains(only)) {
         // Tried first where it can serve at all; if not, another may still know what to answer.
         let others: Vec<usize> = (0..pool.backends.len()).filter(|&index| index != only).collect();
-        if let Ok(dispatched) = routing::dispatch(pool, &query, &matched, &others, answer, now, &mut rng)
+        if let Ok(dispatched) = routing::dispatch(pool, &query, matched, &others, answer, now, &mut rng)
             && dispatched.decision.index == only
         {
             return Ok(dispatched);
         }
     }
-    routing::dispatch(pool, &query, &matched, tried, answer, now, &mut rng)
+    routing::dispatch(pool, &query, matched, tried, answer, now, &mut rng)
 }
 
 fn count(state: &State, route: &Route, dispatched: &Dispatched) {
@@ -108,13 +112,14 @@ fn replay(state: &State, route: &Route, dispatched: &Dispatched, now: Moment) ->
     shadow.replay(&replay, now)
 }
 
-fn attempt(state: &State, route: &Route, dispatched: Dispatched) -> Attempt {
+fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Prediction) -> Attempt {
     let chosen = &route.pool().backends[dispatched.decision.index];
     let blocks = route.plan.chains().map(|chain| state.index.begin(chosen.tenant, Arc::clone(&chain.blocks))).collect();
     Attempt {
         backend: Arc::clone(&chosen.backend),
         index: dispatched.decision.index,
         matched_tokens: u64::from(dispatched.decision.matched_tokens),
+        prediction,
         in_flight: dispatched.in_flight,
         blocks,
         probe: dispatched.permit,
@@ -142,6 +147,9 @@ pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result
     if let Some(body) = &ctx.body {
         request.remove_header(&TRANSFER_ENCODING);
         request.insert_header(CONTENT_LENGTH, body.len())?;
+    }
+    if let Some(rank) = ctx.rank() {
+        request.insert_header(X_DATA_PARALLEL_RANK, rank)?;
     }
     request.insert_header("x-request-id", &ctx.request_id)
 }

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::reject::Reject;
-use crate::locality::{LocalityIndex, Matches};
 use crate::pool::{Answer, PoolSnapshot, Snapshot};
 use crate::prefix::{BlockHasher, Chain, Sample, Scale, prompt_root};
 use crate::request::{self, Endpoint, Prompt, PromptRequest, ReadError};
@@ -218,19 +217,6 @@ impl Plan {
     pub fn sample(&self, prompt_tokens: u64) -> Option<Sample> {
         self.measured_bytes.map(|prompt_bytes| Sample { prompt_bytes, prompt_tokens, has_media: false })
     }
-
-    /// Cached tokens of the prompts at each backend of `pool`, by its index there.
-    pub fn matched_tokens(&self, index: &LocalityIndex, pool: &PoolSnapshot) -> SmallVec<[u32; 64]> {
-        let mut tokens: SmallVec<[u64; 64]> = SmallVec::from_elem(0, pool.backends.len());
-        let mut matches = Matches::new();
-        for prompt in &self.prompts {
-            index.lookup(&prompt.chain.blocks, &mut matches);
-            for (tokens, backend) in tokens.iter_mut().zip(&pool.backends) {
-                *tokens += prompt.tokens_in(matches.blocks(backend.tenant));
-            }
-        }
-        tokens.iter().map(|&tokens| u32::try_from(tokens).unwrap_or(u32::MAX)).collect()
-    }
 }
 
 // === impl PromptBlocks ===
@@ -256,7 +242,8 @@ impl PromptBlocks {
         }
     }
 
-    fn tokens_in(&self, blocks: u32) -> u64 {
+    /// The tokens of its leading `blocks`.
+    pub(super) fn tokens_in(&self, blocks: u32) -> u64 {
         ((f64::from(blocks) * self.tokens_per_block).round() as u64).min(self.tokens)
     }
 }

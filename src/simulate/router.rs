@@ -85,15 +85,12 @@ impl Router {
         let place = self.pool.backends.len();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let origin = Origin { is_tls: false, host: "simulated".into(), port: 1 };
+        let backend = Arc::new(Backend::new(format!("backend-{place}"), origin));
         self.pool.backends.push(BackendSnapshot {
-            backend: Arc::new(Backend::new(format!("backend-{place}"), origin)),
             address: Some(address),
             health: Health::Healthy,
-            is_draining: false,
-            tenant: self.index.join(self.capacity_blocks),
             engine: self.engine,
-            others: OtherRouters::default(),
-            models: Arc::default(),
+            ..BackendSnapshot::new(backend, self.index.join(self.capacity_blocks))
         });
     }
 

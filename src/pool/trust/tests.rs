@@ -1,10 +1,10 @@
 use super::*;
 
-fn assumed(tokens: u64) -> Prediction {
+fn assumed(tokens: u32) -> Prediction {
     Prediction { assumed: tokens, exact: None }
 }
 
-fn exact(at_least: u64, at_most: u64) -> Prediction {
+fn exact(at_least: u32, at_most: u32) -> Prediction {
     Prediction { assumed: 0, exact: Some(ExactPrediction { at_least, at_most }) }
 }
 

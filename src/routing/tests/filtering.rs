@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, OtherRouters, Polled,
-    Pool, PoolSnapshot, RetrySettings, Tenant, Timeouts, Transition,
+    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, Polled, Pool,
+    PoolSnapshot, RetrySettings, Tenant, Timeouts, Transition,
 };
 use crate::prefix::Scale;
 use crate::time::Moment;
@@ -16,15 +16,11 @@ fn at(seconds: u64) -> Moment {
 fn pool(healths: &[Health]) -> PoolSnapshot {
     let backend = |(index, &health): (usize, &Health)| {
         let origin = Origin { is_tls: false, host: "127.0.0.1".into(), port: 8_000 + index as u16 };
+        let tenant = Tenant { slot: index as u32, generation: 0 };
         BackendSnapshot {
-            backend: Arc::new(Backend::new(format!("b{index}"), origin)),
             address: Some(([127, 0, 0, 1], 8_000 + index as u16).into()),
             health,
-            is_draining: false,
-            tenant: Tenant { slot: index as u32, generation: 0 },
-            engine: EngineState::default(),
-            others: OtherRouters::default(),
-            models: Arc::default(),
+            ..BackendSnapshot::new(Arc::new(Backend::new(format!("b{index}"), origin)), tenant)
         }
     };
     PoolSnapshot {
