@@ -9,7 +9,7 @@ use crate::access_log::{self, AccessLog};
 use crate::budget::ByteBudget;
 use crate::config::{self, Config};
 use crate::lifecycle::Lifecycle;
-use crate::locality::LocalityIndex;
+use crate::locality::{ExactIndex, LocalityIndex};
 use crate::logging;
 use crate::metrics::{BackendLabels, Metrics};
 use crate::pool::{Change, Snapshot, TrustReason};
@@ -30,6 +30,8 @@ pub struct State {
     pub config: ArcSwap<Config>,
     /// What is believed to be cached where. Written by requests (their own blocks) and by the control loop (tenants).
     pub index: Arc<LocalityIndex>,
+    /// What engines say is cached where. Written by the tasks that follow their KV events.
+    pub events: Arc<ExactIndex>,
     /// What other policies would have got. Replaced by the control loop when pools change, fed by requests.
     pub shadows: ArcSwap<Shadows>,
     /// What the shadows believe to be cached where, thinned. Written by requests and by the control loop, through them.
@@ -72,6 +74,7 @@ impl State {
         Ok(Self {
             snapshot: ArcSwap::default(),
             index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), fastrand::u64(..))),
+            events: Arc::new(ExactIndex::new(bytes(config.locality.max_event_bytes), fastrand::u64(..))),
             shadows: ArcSwap::default(),
             shadow_index: Arc::new(LocalityIndex::new(
                 bytes(config.locality.max_bytes / SHADOW_PART),

@@ -52,13 +52,13 @@ const SHOWN_HASHES: usize = 32;
 ///
 /// # Errors
 /// What the request would be rejected for.
-pub(super) fn explain(state: &State, path: &str, body: &[u8], now: Moment) -> Result<Explanation, Reject> {
+pub(super) async fn explain(state: &State, path: &str, body: &Bytes, now: Moment) -> Result<Explanation, Reject> {
     let snapshot = state.snapshot.load_full();
     let (index, plan) =
-        plan(&snapshot, Head { is_post: true, path, headers: &HeaderMap::new() }, body, &state.responses)?;
+        plan(&snapshot, Head { is_post: true, path, headers: &HeaderMap::new() }, body, &state.responses).await?;
     let pool = &snapshot.pools()[index];
-    let matched = plan.matched(&state.index, pool).tokens;
-    let filtered = routing::candidates(pool, &matched, &[], now);
+    let matched = plan.matched(&state.index, &state.events, pool);
+    let filtered = routing::candidates(pool, &matched.tokens, &[], now);
     let query = plan.query();
     let decision = routing::choose(&pool.policy, &query, &filtered.candidates, &mut fastrand::Rng::with_seed(0));
     let chosen = decision.map(|decision| decision.index);

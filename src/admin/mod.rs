@@ -103,7 +103,7 @@ impl Admin {
             Err(error) => return rejected(&error.into()),
         };
         let path = asked_path(query).unwrap_or("/v1/chat/completions");
-        match explain::explain(&self.state, &decoded(path), &body.bytes(), time::now()) {
+        match explain::explain(&self.state, &decoded(path), &body.bytes(), time::now()).await {
             Ok(explanation) => json(StatusCode::OK, &explanation),
             Err(reject) => rejected(&reject),
         }

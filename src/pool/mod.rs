@@ -5,6 +5,7 @@
 //! control loop observes (health, address, engine values) is in the immutable snapshot instead.
 
 mod ejection;
+mod feed;
 mod load;
 mod model;
 mod policy;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use crate::prefix::Scale;
 
 pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
+pub use feed::{EventFeed, TierCredits};
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
 pub use model::ModelEntry;
 pub use policy::{CostModel, Policy, PolicyKind};

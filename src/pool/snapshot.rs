@@ -11,9 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
+use smallvec::SmallVec;
 
-use super::{Admission, Backend, EjectionSettings, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant, Trust};
+use super::{Admission, Backend, EjectionSettings, EventFeed, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant, TierCredits, Trust};
+use crate::locality::ExactTenant;
 use crate::time::Moment;
+use crate::tokens;
+
+/// Sizes of block for which prompts are cut anew: engines of one model have one, or a few in the course of a change.
+const MAX_BLOCK_SIZES: usize = 4;
 
 /// All pools at one time.
 #[derive(Debug, Default)]
@@ -43,6 +49,10 @@ pub struct PoolSnapshot {
     pub timeouts: Timeouts,
     /// The header that names a request's session, if one does.
     pub session_header: Option<HeaderName>,
+    /// Makes prompts into the token ids that its engines make of them.
+    pub tokenizer: Option<Arc<tokens::Service>>,
+    /// What KV events of other media than the GPU's are worth.
+    pub credits: TierCredits,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
 }
@@ -81,6 +91,8 @@ pub struct BackendSnapshot {
     pub others: OtherRouters,
     /// The models that it lists.
     pub models: Arc<[ModelEntry]>,
+    /// What its engine tells of its cache, a feed a rank; none if it does not.
+    pub feeds: Arc<[Arc<EventFeed>]>,
 }
 
 /// What other routers have in flight at a backend; nothing, if there are none or they do not tell.
@@ -181,6 +193,24 @@ impl PoolSnapshot {
         self.backends.iter().any(|backend| backend.can_serve(now))
     }
 
+    /// The sizes of block that its backends' events have, tokens.
+    pub fn event_blocks(&self) -> SmallVec<[NonZeroU32; 2]> {
+        let mut sizes = SmallVec::new();
+        for tenant in self.backends.iter().flat_map(BackendSnapshot::event_tenants) {
+            match tenant.block_tokens() {
+                Some(size) if sizes.len() < MAX_BLOCK_SIZES && !sizes.contains(&size) => sizes.push(size),
+                _ => {}
+            }
+        }
+        sizes
+    }
+
+    /// Whether `model` names an adapter of another model, by what backends list.
+    pub fn is_adapter(&self, model: &str) -> bool {
+        let mut listed = self.backends.iter().flat_map(|backend| backend.models.iter());
+        listed.any(|entry| entry.is_adapter && entry.id == model)
+    }
+
     /// The prefill rate of its backends together.
     pub fn rate(&self) -> PoolRate {
         PoolRate::of(self.backends.iter().map(|backend| backend.backend.load().rate()))
@@ -215,12 +245,23 @@ impl BackendSnapshot {
             engine: EngineState::default(),
             others: OtherRouters::default(),
             models: Arc::default(),
+            feeds: Arc::default(),
         }
     }
 
     /// What its locality is to be read from now.
     pub fn trust(&self) -> Trust {
-        self.backend.trust().trust(false)
+        self.backend.trust().trust(self.hears())
+    }
+
+    /// Whether all that its engine tells is current.
+    fn hears(&self) -> bool {
+        !self.feeds.is_empty() && self.feeds.iter().all(|feed| feed.is_live())
+    }
+
+    /// Where what its engine tells stands in the index of events.
+    pub fn event_tenants(&self) -> impl Iterator<Item = &ExactTenant> {
+        self.feeds.iter().map(|feed| feed.tenant())
     }
 
     /// Whether nothing keeps requests from it.
@@ -254,6 +295,8 @@ mod tests {
             retry: RetrySettings::default(),
             timeouts: Timeouts::default(),
             session_header: None,
+            tokenizer: None,
+            credits: TierCredits::default(),
             backends: Vec::new(),
         }
     }

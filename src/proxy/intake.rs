@@ -3,17 +3,12 @@
 use http::header::{HeaderName, TRANSFER_ENCODING};
 use pingora_core::Result;
 use pingora_proxy::Session;
-use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::task::block_in_place;
 
 use super::context::{RequestContext, Route, Seen};
 use super::finish::shortened;
 use super::{Reject, body, models, plan};
 use crate::state::State;
 use crate::time;
-
-/// Bytes that are read and hashed inline: a fraction of a millisecond's work.
-const INLINE_BYTES: usize = 1024 * 1024;
 
 /// Longest path that is logged.
 const MAX_PATH_BYTES: usize = 256;
@@ -67,16 +62,10 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     let snapshot = state.snapshot.load_full();
     let bytes = ctx.body.as_ref().map(body::Buffered::bytes).unwrap_or_default();
     let head = plan::Head::of(session.req_header());
-    let planned = without_stalling(bytes.len(), || plan::plan(&snapshot, head, &bytes, &state.responses));
+    let planned = plan::plan(&snapshot, head, &bytes, &state.responses).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
     ctx.route = Some(Route { snapshot, pool, plan, received, decision_micros: 0 });
     Ok(false)
-}
-
-/// Runs `work`, which takes time in proportion to `bytes`; for many of them, other requests leave this thread first.
-fn without_stalling<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
-    let has_other_threads = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-    if bytes > INLINE_BYTES && has_other_threads { block_in_place(work) } else { work() }
 }
 
 async fn take_body(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {

@@ -5,6 +5,7 @@
 //! and [`reply`] make our own error replies, [`finish`] counts and logs.
 
 pub mod body;
+mod blocks;
 mod context;
 mod finish;
 mod intake;

@@ -26,7 +26,7 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
     ctx.attempt = None;
     let Some(route) = &mut ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
     let started = time::now();
-    let matched = route.plan.matched(&state.index, route.pool());
+    let matched = route.plan.matched(&state.index, &state.events, route.pool());
     let dispatched = match dispatch(route, &matched.tokens, &ctx.tried) {
         Ok(dispatched) => dispatched,
         Err(NoBackend { .. }) => {

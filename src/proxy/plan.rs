@@ -1,22 +1,30 @@
 //! What a request asks of routing: its pool, its prompt as blocks, how its answer will come.
 //!
-//! Pure: the same for the data path and for `/explain`.
+//! The same for the data path and for `/explain`.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::blocks::{Cutter, PromptBlocks};
 use super::reject::Reject;
 use crate::pool::{Answer, PoolSnapshot, Snapshot};
-use crate::prefix::{BlockHasher, Chain, Sample, Scale, prompt_root};
-use crate::request::{self, Endpoint, Prompt, PromptRequest, ReadError};
+use crate::prefix::{Chain, Sample};
+use crate::request::{self, Endpoint, PromptRequest, ReadError};
 use crate::responses::{Owner, ResponseOwners, id_in_path};
 use crate::routing::{Query, prefix_key};
 use crate::shadow;
+use crate::tokens::{NotTokenized, Prompts};
+
+/// Bytes that are read and hashed inline: a fraction of a millisecond's work.
+const INLINE_BYTES: usize = 1024 * 1024;
 
 /// What of the request header routing looks at.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +52,8 @@ pub struct Plan {
     pub prompt_tokens: u64,
     /// The backend that must serve it, because it holds what the request refers to.
     pub owner: Option<Owner>,
+    /// If the pool has a tokenizer: why it did not tell the token ids of the prompts, or none if it did.
+    pub tokenizing: Option<Option<NotTokenized>>,
     prompts: SmallVec<[PromptBlocks; 1]>,
     /// Prompts of its batch that count by length only.
     more_prompts: u64,
@@ -51,18 +61,6 @@ pub struct Plan {
     prefix_key: Option<u64>,
     /// Canonical bytes, if the engine's count of tokens will be a count of these.
     measured_bytes: Option<u64>,
-}
-
-/// One prompt's blocks.
-#[derive(Debug)]
-pub struct PromptBlocks {
-    /// Its hashes.
-    pub chain: Chain,
-    /// Its tokens, estimated or counted.
-    pub tokens: u64,
-    /// The engine's block size, which the chain's blocks are meant to have.
-    pub block_tokens: NonZeroU32,
-    tokens_per_block: f64,
 }
 
 // === impl Head ===
@@ -79,54 +77,76 @@ impl<'a> Head<'a> {
 /// # Errors
 /// [`Reject::BadJson`] for a body that is not JSON where only that can be served; [`Reject::UnknownModel`] if no pool
 /// takes the request.
-pub fn plan(
+pub async fn plan(
     snapshot: &Snapshot,
     head: Head<'_>,
-    body: &[u8],
+    body: &Bytes,
     responses: &ResponseOwners,
 ) -> Result<(usize, Plan), Reject> {
-    match Endpoint::of(head.path).filter(|_| head.is_post) {
-        Some(endpoint) => match request::read(endpoint, body) {
-            Ok(request) => plan_prompt(snapshot, head, &request, responses),
-            // The engine is the judge of a request without a body.
-            Err(ReadError::Empty) => plan_other(snapshot, head, None, responses)
-                .map(|(pool, plan)| (pool, Plan { endpoint: Some(endpoint), ..plan })),
-            Err(error) => Err(error.into()),
-        },
-        None => plan_other(snapshot, head, model_of(head, body), responses),
-    }
-}
-
-fn plan_prompt(
-    snapshot: &Snapshot,
-    head: Head<'_>,
-    request: &PromptRequest<'_>,
-    responses: &ResponseOwners,
-) -> Result<(usize, Plan), Reject> {
+    let Some(endpoint) = Endpoint::of(head.path).filter(|_| head.is_post) else {
+        return plan_other(snapshot, head, model_of(head, body), responses);
+    };
+    let request = match without_stalling(body.len(), || request::read(endpoint, body)) {
+        Ok(request) => request,
+        // The engine is the judge of a request without a body.
+        Err(ReadError::Empty) => {
+            let (pool, plan) = plan_other(snapshot, head, None, responses)?;
+            return Ok((pool, Plan { endpoint: Some(endpoint), ..plan }));
+        }
+        Err(error) => return Err(error.into()),
+    };
     let model = request.model.as_deref();
     let pool =
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
-    let PoolSnapshot { pool: shared, session_header, block_tokens, .. } = &snapshot.pools()[pool];
+    let tokenized = tokenize(&snapshot.pools()[pool], endpoint, body).await;
+    let ids = tokenized.as_ref().and_then(|tokenized| tokenized.as_ref().ok());
+    let plan =
+        without_stalling(body.len(), || plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses));
+    let tokenizing = tokenized.as_ref().map(|tokenized| tokenized.as_ref().err().copied());
+    Ok((pool, Plan { tokenizing, ..plan }))
+}
+
+/// Runs `work`, which takes time in proportion to `bytes`; for many of them, other requests leave this thread first.
+fn without_stalling<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
+    let has_other_threads = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+    if bytes > INLINE_BYTES && has_other_threads { block_in_place(work) } else { work() }
+}
+
+/// The token ids of the prompts in `body`; none if the pool has no tokenizer.
+async fn tokenize(pool: &PoolSnapshot, endpoint: Endpoint, body: &Bytes) -> Option<Result<Prompts, NotTokenized>> {
+    Some(pool.tokenizer.as_ref()?.prompts(endpoint, body.clone(), SystemTime::now()).await)
+}
+
+fn plan_prompt(
+    pool: &PoolSnapshot,
+    head: Head<'_>,
+    request: &PromptRequest<'_>,
+    ids: Option<&Prompts>,
+    responses: &ResponseOwners,
+) -> Plan {
+    let PoolSnapshot { pool: shared, session_header, block_tokens, .. } = pool;
     let scale = shared.scale();
     let session_field = session_header.as_ref().and_then(|name| head.headers.get(name)).map(HeaderValue::as_bytes);
     let session_member = request.session_key.as_deref().map(str::as_bytes);
+    let ids_of = |at: usize| ids.and_then(|ids| ids.prompts.get(at)).map(Vec::as_slice);
+    let cutter = Cutter::new(pool, request);
     let prompts: SmallVec<[PromptBlocks; 1]> =
-        request.prompts.iter().map(|prompt| PromptBlocks::of(request, prompt, scale)).collect();
+        request.prompts.iter().enumerate().map(|(at, prompt)| cutter.cut(prompt, ids_of(at))).collect();
     let unread_tokens = scale.tokens(request.more_prompt_bytes);
-    let plan = Plan {
+    Plan {
         endpoint: Some(request.endpoint),
-        model: model.map(str::to_owned),
+        model: request.model.as_deref().map(str::to_owned),
         is_stream: request.stream,
         expects_usage: request.expects_usage(),
         prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum::<u64>() + unread_tokens,
         owner: request.previous_response_id.as_deref().and_then(|id| responses.owner(id)),
         session_key: session_field.filter(|key| !key.is_empty()).or(session_member).map(xxh3_64),
         prefix_key: prompts.first().and_then(|first| prefix_key(&first.chain.blocks, *block_tokens)),
-        measured_bytes: measured_bytes(request, &prompts),
+        measured_bytes: measured_bytes(request, &prompts).filter(|_| ids.is_none()),
+        tokenizing: None,
         prompts,
         more_prompts: request.more_prompts,
-    };
-    Ok((pool, plan))
+    }
 }
 
 /// A request without a prompt goes by load: to its model's pool, else to the one that takes any, else to the first.
@@ -205,10 +225,10 @@ impl Plan {
     pub fn shadow_prompts(&self) -> SmallVec<[shadow::Prompt<'_>; 1]> {
         let prompts = self.prompts.iter();
         prompts
-            .map(|PromptBlocks { chain, tokens, tokens_per_block, .. }| shadow::Prompt {
-                blocks: &chain.blocks,
-                tokens: *tokens,
-                tokens_per_block: *tokens_per_block,
+            .map(|prompt| shadow::Prompt {
+                blocks: &prompt.chain.blocks,
+                tokens: prompt.tokens,
+                tokens_per_block: prompt.tokens_per_block,
             })
             .collect()
     }
@@ -216,35 +236,6 @@ impl Plan {
     /// What the engine's count of `prompt_tokens` teaches of the length of a token.
     pub fn sample(&self, prompt_tokens: u64) -> Option<Sample> {
         self.measured_bytes.map(|prompt_bytes| Sample { prompt_bytes, prompt_tokens, has_media: false })
-    }
-}
-
-// === impl PromptBlocks ===
-
-impl PromptBlocks {
-    fn of(request: &PromptRequest<'_>, prompt: &Prompt<'_>, scale: &Scale) -> Self {
-        let is_tokens = prompt.is_tokens();
-        let block_bytes = if is_tokens { scale.token_block_bytes() } else { scale.block_bytes() };
-        let model = request.model.as_deref().unwrap_or_default();
-        let root = prompt_root(model, request.adapter.as_deref(), request.cache_salt.as_deref(), is_tokens);
-        let mut hasher = BlockHasher::new(root, block_bytes);
-        prompt.canonical(&mut |bytes| hasher.update(bytes));
-        let chain = hasher.finish();
-        let block_tokens = scale.block_tokens();
-        match prompt.token_count() {
-            Some(tokens) => Self { chain, tokens, block_tokens, tokens_per_block: f64::from(block_bytes.get()) / 4.0 },
-            None => Self {
-                tokens: scale.tokens(chain.prompt_bytes + prompt.more_bytes()),
-                block_tokens,
-                tokens_per_block: f64::from(block_bytes.get()) / scale.bytes_per_token(),
-                chain,
-            },
-        }
-    }
-
-    /// The tokens of its leading `blocks`.
-    pub(super) fn tokens_in(&self, blocks: u32) -> u64 {
-        ((f64::from(blocks) * self.tokens_per_block).round() as u64).min(self.tokens)
     }
 }
 
