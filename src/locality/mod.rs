@@ -12,8 +12,7 @@
 //! A tenant is a backend's engine process. A restart gives it a new [generation](Tenant) and so ends everything the
 //! old one held, at once; the entries are swept later, a few with every change.
 //!
-//! Exact entries are to become a second kind in the same runs: their tenants' holders have no place in an order of
-//! use, and KV events instead of eviction shorten them.
+//! Exact entries, which engines report by KV events, are an index of their own ([`ExactIndex`], in `exact`).
 //!
 //! In the style of SGLang's radix cache (Zheng et al., 2023), without its tree: chained hashes make pointers needless.
 
@@ -30,6 +29,7 @@ use crate::prefix::BlockHash;
 
 mod assumed;
 mod bytes;
+mod exact;
 mod lru;
 mod matches;
 mod overlay;
@@ -49,6 +49,7 @@ mod model_tests;
 #[cfg(test)]
 mod tests;
 
+pub use self::exact::{Applied, ExactIndex, ExactMatches, ExactStats, ExactTenant, Slot, TierBlocks};
 pub use self::matches::{Held, Matches};
 pub use self::overlay::InFlightBlocks;
 

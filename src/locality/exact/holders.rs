@@ -1,0 +1,234 @@
+//! The holders of a block: who has it and how near.
+//!
+//! Two holders lie in the block's entry itself, as that is all there are of most blocks; more lie in a list beside the
+//! shard's table. Holders are a multiset: an engine may have two names for what is one block to us, and each of them
+//! holds it.
+
+use super::budget::Budget;
+use super::level::Level;
+use super::slot::Slot;
+use crate::prefix::BlockHash;
+
+/// A slot and its level. Never of level none, so that those bits say that an entry has a list instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Holder(u32);
+
+/// A block and its holders, in 16 bytes.
+pub(super) struct Entry {
+    pub(super) key: BlockHash,
+    /// The first holder, or where the list is, shifted by the bits of a level.
+    first: u32,
+    /// The second holder or 0; the fingerprint if there is a list.
+    second: u32,
+}
+
+/// Stands for all holders of a block: equal if they are, and hardly ever otherwise. 0 if there are none, and only then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint(u64);
+
+/// The lists of one shard's entries.
+#[derive(Default)]
+pub(super) struct Lists {
+    lists: Vec<List>,
+    /// The first of the free ones.
+    free: Option<u32>,
+    used: usize,
+}
+
+enum List {
+    Used(Vec<Holder>),
+    /// The next free one.
+    Free(Option<u32>),
+}
+
+/// Whether there are holders left.
+#[derive(PartialEq, Eq)]
+pub(super) enum Left {
+    Some,
+    None,
+}
+
+// === impl Holder ===
+
+impl Holder {
+    pub(super) fn new(slot: Slot, level: Level) -> Self {
+        Self(slot.bits() << 2 | level as u32)
+    }
+
+    pub(super) fn slot(self) -> Slot {
+        Slot::from_bits(self.0 >> 2)
+    }
+
+    pub(super) fn level(self) -> Level {
+        Level::from_bits(self.0)
+    }
+
+    /// Spread, so that sums of them are not equal by arithmetic.
+    fn fingerprint(self) -> u32 {
+        let spread = (self.0 ^ self.0 >> 15).wrapping_mul(0x2c1b_3c6d);
+        (spread ^ spread >> 12).wrapping_mul(0x297a_2d39) ^ spread >> 7
+    }
+}
+
+// === impl Fingerprint ===
+
+impl Fingerprint {
+    pub(super) const NOBODY: Self = Self(0);
+
+    fn of(sum: u32) -> Self {
+        Self(1 << 32 | u64::from(sum))
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    pub(super) fn new(key: BlockHash, holder: Holder) -> Self {
+        Self { key, first: holder.0, second: 0 }
+    }
+
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        match (self.list(), self.second) {
+            (Some(_), sum) => Fingerprint::of(sum),
+            (None, 0) => Fingerprint::of(Holder(self.first).fingerprint()),
+            (None, second) => {
+                Fingerprint::of(Holder(self.first).fingerprint().wrapping_add(Holder(second).fingerprint()))
+            }
+        }
+    }
+
+    pub(super) fn for_each(&self, lists: &Lists, mut look: impl FnMut(Holder)) {
+        match self.list() {
+            Some(list) => lists.get(list).iter().for_each(|holder| look(*holder)),
+            None => {
+                look(Holder(self.first));
+                if self.second != 0 {
+                    look(Holder(self.second));
+                }
+            }
+        }
+    }
+
+    /// False, and nothing is added, if there are not enough bytes.
+    #[must_use]
+    pub(super) fn add(&mut self, holder: Holder, lists: &mut Lists, budget: &Budget) -> bool {
+        if let Some(list) = self.list() {
+            let holders = lists.get_mut(list);
+            if !budget.grow(holders) {
+                return false;
+            }
+            holders.push(holder);
+            self.second = self.second.wrapping_add(holder.fingerprint());
+        } else if self.second == 0 {
+            self.second = holder.0;
+        } else {
+            let Some(list) = lists.add([Holder(self.first), Holder(self.second), holder], budget) else { return false };
+            let sum = Fingerprint::sum(lists.get(list));
+            (self.first, self.second) = (list << 2, sum);
+        }
+        true
+    }
+
+    /// Puts one holder in the place of another that is there.
+    pub(super) fn replace(&mut self, from: Holder, to: Holder, lists: &mut Lists) {
+        if let Some(list) = self.list() {
+            if let Some(found) = lists.get_mut(list).iter_mut().find(|holder| **holder == from) {
+                *found = to;
+                self.second = self.second.wrapping_sub(from.fingerprint()).wrapping_add(to.fingerprint());
+            }
+        } else if self.first == from.0 {
+            self.first = to.0;
+        } else if self.second == from.0 {
+            self.second = to.0;
+        }
+    }
+
+    pub(super) fn remove(&mut self, holder: Holder, lists: &mut Lists, budget: &Budget) -> Left {
+        if let Some(list) = self.list() {
+            self.remove_listed(list, holder, lists, budget);
+        } else if self.second == holder.0 {
+            self.second = 0;
+        } else if self.first == holder.0 {
+            if self.second == 0 {
+                return Left::None;
+            }
+            (self.first, self.second) = (self.second, 0);
+        }
+        Left::Some
+    }
+
+    fn remove_listed(&mut self, list: u32, holder: Holder, lists: &mut Lists, budget: &Budget) {
+        let holders = lists.get_mut(list);
+        if let Some(at) = holders.iter().position(|found| *found == holder) {
+            holders.swap_remove(at);
+            self.second = self.second.wrapping_sub(holder.fingerprint());
+        }
+        if let [first, second] = holders[..] {
+            (self.first, self.second) = (first.0, second.0);
+            lists.remove(list, budget);
+        }
+    }
+
+    fn list(&self) -> Option<u32> {
+        (Level::from_bits(self.first) == Level::None).then_some(self.first >> 2)
+    }
+}
+
+impl Fingerprint {
+    fn sum(holders: &[Holder]) -> u32 {
+        holders.iter().fold(0, |sum, holder| sum.wrapping_add(holder.fingerprint()))
+    }
+}
+
+// === impl Lists ===
+
+impl Lists {
+    fn get(&self, at: u32) -> &[Holder] {
+        match &self.lists[at as usize] {
+            List::Used(holders) => holders,
+            List::Free(_) => &[],
+        }
+    }
+
+    fn get_mut(&mut self, at: u32) -> &mut Vec<Holder> {
+        match &mut self.lists[at as usize] {
+            List::Used(holders) => holders,
+            List::Free(_) => unreachable!("an entry's list is in use"),
+        }
+    }
+
+    fn add(&mut self, holders: [Holder; 3], budget: &Budget) -> Option<u32> {
+        let mut list = Vec::new();
+        if !budget.grow(&mut list) {
+            return None;
+        }
+        if self.free.is_none() {
+            if !budget.grow(&mut self.lists) {
+                budget.free(&mut list);
+                return None;
+            }
+            self.free = Some(self.lists.len() as u32);
+            self.lists.push(List::Free(None));
+        }
+        list.extend(holders);
+        let at = self.free?;
+        let place = &mut self.lists[at as usize];
+        if let List::Free(next) = place {
+            self.free = *next;
+        }
+        *place = List::Used(list);
+        self.used += 1;
+        Some(at)
+    }
+
+    fn remove(&mut self, at: u32, budget: &Budget) {
+        budget.free(self.get_mut(at));
+        self.lists[at as usize] = List::Free(self.free);
+        self.free = Some(at);
+        self.used -= 1;
+        if self.used == 0 {
+            budget.free(&mut self.lists);
+            self.free = None;
+        }
+    }
+}
