@@ -1,5 +1,9 @@
 //! KV events: engines tell which blocks they hold, so that locality need not be guessed.
 
+mod decode;
 mod event;
+#[cfg(test)]
+mod fixtures;
 
+pub use decode::{DecodeError, Decoder, Fault, LeftOut};
 pub use event::{Batch, EngineHash, Event, Medium, Removed, Stored};
