@@ -296,9 +296,7 @@ mod tests {
 
     #[test]
     fn in_vllms_form_a_removal_is_one_block_and_a_store_is_many() {
-        let removed = |hash: u64, medium| {
-            json!({"type": "BlockRemoved", "block_hashes": [hash], "medium": medium, "group_idx": 0})
-        };
+        let removed = |hash: u64, medium| json!({"type": "BlockRemoved", "block_hashes": [hash], "medium": medium, "group_idx": 0});
         let stored = json!({"type": "BlockStored", "block_hashes": [u64::MAX, 1], "parent_block_hash": null,
             "token_ids": [7, 8, 9, 10], "block_size": 2, "lora_id": null, "medium": "GPU", "lora_name": "a",
             "extra_keys": [["a", "s"], ["a", 5]], "group_idx": 0, "kv_cache_spec_kind": "full_attention"});
