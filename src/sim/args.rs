@@ -7,7 +7,9 @@ use clap::Args;
 
 use super::engine::{Parameters, Timing};
 use super::fault::Order;
-use super::options::EngineOptions;
+use super::options::{ApiKey, EngineOptions};
+use super::publisher::KvEventOptions;
+use crate::kv_events::Form;
 
 /// Serve one simulated inference engine over HTTP: OpenAI, Anthropic and SGLang endpoints, vLLM metrics, faults on demand.
 #[derive(Debug, Clone, Args)]
@@ -72,6 +74,32 @@ pub struct EngineArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,
 
+    /// Publish KV events on a ZeroMQ PUB socket that listens here; port 0 takes a free one. A token's id is its four bytes
+    /// of prompt text, least significant first, or the id itself in a prompt of ids.
+    #[arg(long, value_name = "ADDR")]
+    pub kv_events: Option<SocketAddr>,
+
+    /// Answer requests for a replay of KV events on a ROUTER socket that listens here; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR", requires = "kv_events")]
+    pub kv_events_replay: Option<SocketAddr>,
+
+    /// Topic of KV events.
+    #[arg(long, value_name = "TOPIC", default_value = "", requires = "kv_events")]
+    pub kv_events_topic: String,
+
+    /// Messages with KV events kept for replays.
+    #[arg(long, value_name = "STEPS", default_value_t = 10_000, requires = "kv_events")]
+    pub kv_events_buffer: usize,
+
+    /// Engine whose KV events, and whose answer about where they are, it imitates: vllm (GET /kv_event_sources) or sglang
+    /// (GET /server_info).
+    #[arg(long, value_name = "FORM", default_value = "vllm", value_parser = form, requires = "kv_events")]
+    pub kv_events_form: Form,
+
+    /// Key that clients must send for /v1/... and to ask where KV events are; without it they get 401.
+    #[arg(long, value_name = "KEY", value_parser = api_key)]
+    pub api_key: Option<ApiKey>,
+
     /// A fault from the start, as JSON; may be given several times. Example: '{"kind":"status","status":503,"count":3}'.
     #[arg(long = "fault", value_name = "JSON", value_parser = Order::from_json)]
     pub faults: Vec<Order>,
@@ -85,6 +113,13 @@ impl EngineArgs {
         let mut timing = Timing::from_rates(self.prefill_tokens_per_second, self.decode_tokens_per_second);
         timing.prefill_seconds_per_token_squared = self.prefill_quadratic_ns * 1e-9;
         let defaults = EngineOptions::default();
+        let kv_events = self.kv_events.map(|publish| KvEventOptions {
+            publish,
+            replay: self.kv_events_replay,
+            topic: self.kv_events_topic,
+            buffer_steps: self.kv_events_buffer,
+            form: self.kv_events_form,
+        });
         EngineOptions {
             listen: self.listen,
             name: self.name,
@@ -102,10 +137,24 @@ impl EngineArgs {
             output_tokens: self.output_tokens,
             idle_timeout: Duration::from_secs(self.idle_timeout),
             max_connections: self.max_connections as usize,
+            kv_events,
+            api_key: self.api_key,
             faults: self.faults,
             ..defaults
         }
     }
+}
+
+fn form(text: &str) -> Result<Form, String> {
+    match text {
+        "vllm" => Ok(Form::Vllm),
+        "sglang" => Ok(Form::Sglang),
+        _ => Err(String::from("must be vllm or sglang")),
+    }
+}
+
+fn api_key(text: &str) -> Result<ApiKey, String> {
+    if text.is_empty() { Err(String::from("must not be empty")) } else { Ok(ApiKey::new(text.to_owned())) }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -145,6 +194,18 @@ mod tests {
     }
 
     #[test]
+    fn kv_events_are_off_unless_they_have_an_address() {
+        assert_eq!(parse(&[]).unwrap().kv_events, None);
+        let address: SocketAddr = "127.0.0.1:5557".parse().unwrap();
+        let parsed = parse(&["--kv-events", "127.0.0.1:5557"]).unwrap().kv_events;
+        assert_eq!(parsed, Some(KvEventOptions::at(address)));
+        let arguments = ["--kv-events", "127.0.0.1:5557", "--kv-events-form", "sglang", "--kv-events-buffer", "3"];
+        let sglang = KvEventOptions { form: Form::Sglang, buffer_steps: 3, ..KvEventOptions::at(address) };
+        assert_eq!(parse(&arguments).unwrap().kv_events, Some(sglang));
+        assert!(parse(&["--kv-events", "127.0.0.1:5557", "--kv-events-form", "trt"]).is_err());
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused() {
         for arguments in [
             ["--prefill-tokens-per-second", "0"],
@@ -152,6 +213,8 @@ mod tests {
             ["--kv-blocks", "0"],
             ["--block-tokens", "0"],
             ["--fault", "{}"],
+            ["--kv-events-replay", "127.0.0.1:0"],
+            ["--api-key", ""],
         ] {
             assert!(parse(&arguments).is_err(), "{arguments:?} was taken");
         }

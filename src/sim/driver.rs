@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 
 use super::engine::{Engine, Event, EventKind, Load, Parameters, Rejected, Request, RequestId, Totals};
 use super::histogram::Histogram;
+use super::publisher::Feed;
+use crate::kv_events::EngineHash;
 use crate::time::{Moment, now};
 
 /// How far a request has come.
@@ -68,6 +70,8 @@ struct State {
     time_to_first_token: Histogram,
     request_time: Histogram,
     is_frozen: bool,
+    /// Where KV events go, if anywhere.
+    feed: Option<Feed>,
 }
 
 #[derive(Debug)]
@@ -80,13 +84,18 @@ struct Watched {
 
 impl Driver {
     /// Starts an engine on the current runtime.
-    pub(super) fn start(parameters: Parameters) -> Self {
+    pub(super) fn start(parameters: Parameters, feed: Option<Feed>) -> Self {
+        let mut engine = Engine::new(parameters);
+        if feed.is_some() {
+            engine.listen(fastrand::u64(..));
+        }
         let state = State {
-            engine: Engine::new(parameters),
+            engine,
             requests: HashMap::new(),
             time_to_first_token: Histogram::time_to_first_token(),
             request_time: Histogram::request_time(),
             is_frozen: false,
+            feed,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() });
         let task = tokio::spawn(run(Arc::clone(&shared)));
@@ -122,6 +131,31 @@ impl Driver {
     pub(super) fn set_frozen(&self, is_frozen: bool) {
         self.shared.state.lock().is_frozen = is_frozen;
         self.shared.changed.notify_one();
+    }
+
+    /// Empties the prefix cache.
+    pub(super) fn clear_cache(&self) {
+        let mut state = self.shared.state.lock();
+        state.advance(now());
+        state.engine.clear_cache();
+    }
+
+    /// Empties the prefix cache, and begins KV events anew as another process would.
+    pub(super) fn restart_cache(&self) {
+        let mut state = self.shared.state.lock();
+        state.advance(now());
+        state.engine.clear_cache();
+        if let Some(feed) = &mut state.feed {
+            *feed = feed.next();
+            state.engine.listen(fastrand::u64(..));
+        }
+    }
+
+    /// What the prefix cache has, by the names that KV events use; nothing without KV events.
+    pub(super) fn cached_names(&self) -> Vec<EngineHash> {
+        let mut state = self.shared.state.lock();
+        state.advance(now());
+        state.engine.cached_names()
     }
 
     /// Counters and gauges.
@@ -171,9 +205,11 @@ impl State {
         if self.is_frozen {
             return;
         }
-        for event in self.engine.advance(now) {
-            self.publish(event);
+        let events = self.engine.advance(now);
+        if let Some(feed) = &self.feed {
+            self.engine.take_batches().into_iter().for_each(|batch| feed.publish(batch));
         }
+        events.into_iter().for_each(|event| self.publish(event));
     }
 
     fn publish(&mut self, event: Event) {

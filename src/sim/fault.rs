@@ -1,8 +1,8 @@
 //! Faults on demand: what can go wrong with an engine, how often, and when it is over.
 //!
 //! Faults of requests are a script: each is used up `count` times, in the order in which they were added, and one without
-//! a count stays until it is cleared. They strike requests that carry a prompt; `/metrics` and `/health` have faults of
-//! their own, and `/sim/...` always works.
+//! a count stays until it is cleared. They strike requests that carry a prompt; `/metrics`, `/health` and the messages with
+//! KV events have faults of their own, one at a time, and `/sim/...` always works.
 
 use std::collections::VecDeque;
 
@@ -66,6 +66,17 @@ pub enum Fault {
         #[serde(default = "unavailable")]
         status: u16,
     },
+    /// A message with KV events gets its number but is not published: a gap, which a replay fills.
+    DropKvEvents,
+    /// KV events are lost before they get a number: nothing tells that they ever were.
+    StopKvEvents,
+    /// A message with KV events is published with a payload that cannot be read. In a replay it is whole.
+    CorruptKvEvents,
+    /// The prefix cache is emptied. Who listens to KV events is told with the next step.
+    ClearCache,
+    /// The prefix cache is emptied without a word, and KV events start again as from a new process: with number 0 and
+    /// other names. Requests and connections go on.
+    RestartCache,
 }
 
 // === impl Fault ===
@@ -73,7 +84,13 @@ pub enum Fault {
 impl Fault {
     /// Whether it is a state of the whole engine rather than something that strikes one exchange after the other.
     pub fn is_condition(&self) -> bool {
-        matches!(self, Self::Refuse { .. } | Self::Slow { .. } | Self::Freeze | Self::Restart { .. })
+        let is_cache = matches!(self, Self::ClearCache | Self::RestartCache);
+        is_cache || matches!(self, Self::Refuse { .. } | Self::Slow { .. } | Self::Freeze | Self::Restart { .. })
+    }
+
+    /// Whether it strikes messages with KV events.
+    pub(super) fn is_of_kv_events(&self) -> bool {
+        matches!(self, Self::DropKvEvents | Self::StopKvEvents | Self::CorruptKvEvents)
     }
 }
 
@@ -179,7 +196,7 @@ impl Faults {
 }
 
 /// Uses a fault once; empties the place when it is used up.
-fn strike(place: &mut Option<Order>) -> Option<Fault> {
+pub(super) fn strike(place: &mut Option<Order>) -> Option<Fault> {
     let order = place.as_mut().filter(|order| order.count != Some(0))?;
     let fault = order.fault.clone();
     if let Some(count) = &mut order.count {

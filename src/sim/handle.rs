@@ -9,8 +9,10 @@ use tokio::task::JoinHandle;
 use super::fault::{Fault, Order};
 use super::http::{self, Port};
 use super::options::EngineOptions;
+use super::publisher::{Serving, Sockets};
 use super::shared::Shared;
 use super::state::EngineState;
+use crate::kv_events::EngineHash;
 
 /// A running engine. It serves on the runtime that started it until it is dropped or stopped.
 #[derive(Debug)]
@@ -18,6 +20,7 @@ pub struct SimEngine {
     shared: Arc<Shared>,
     address: SocketAddr,
     task: JoinHandle<()>,
+    kv_events: Option<Serving>,
 }
 
 // === impl SimEngine ===
@@ -27,12 +30,14 @@ impl SimEngine {
     pub fn start(options: EngineOptions) -> io::Result<Self> {
         let port = Port::open(options.listen)?;
         let faults = options.faults.clone();
-        let (address, shared) = (port.address(), Shared::new(options));
+        let sockets = options.kv_events.as_ref().map(Sockets::open).transpose()?;
+        let (address, shared) = (port.address(), Shared::new(options, sockets.as_ref().map(Sockets::publisher)));
         for order in faults {
             shared.inject(order).map_err(io::Error::other)?;
         }
+        let kv_events = sockets.map(|sockets| sockets.serve(shared.gate()));
         let task = tokio::spawn(http::serve(port, Arc::clone(&shared)));
-        Ok(Self { shared, address, task })
+        Ok(Self { shared, address, task, kv_events })
     }
 
     /// Where it listens.
@@ -55,6 +60,11 @@ impl SimEngine {
         EngineState::of(&self.shared)
     }
 
+    /// The blocks that a request could find now, by the names that KV events use; none without KV events.
+    pub fn cached_names(&self) -> Vec<EngineHash> {
+        self.shared.process().driver.cached_names()
+    }
+
     /// Brings a fault about: for `count` requests, or until it is cleared. Refusing ends with [`SimEngine::clear_faults`].
     ///
     /// # Errors
@@ -68,11 +78,14 @@ impl SimEngine {
         self.shared.clear();
     }
 
-    /// Stops, and returns when its port and its connections are closed.
+    /// Stops, and returns when its ports and its connections are closed.
     pub async fn stop(mut self) {
         self.task.abort();
         // Cancelled is what it is meant to be.
         let _ = (&mut self.task).await;
+        if let Some(serving) = self.kv_events.take() {
+            serving.stop().await;
+        }
     }
 }
 

@@ -17,13 +17,16 @@ mod http;
 mod options;
 mod process;
 mod prompt;
+mod publisher;
 mod shared;
 mod state;
+mod tokens;
 mod words;
 
 pub use args::EngineArgs;
 pub use fault::{Fault, Order};
 pub use handle::SimEngine;
-pub use options::EngineOptions;
+pub use options::{ApiKey, EngineOptions};
 pub use process::{Counts, Received};
+pub use publisher::{KvEventOptions, KvEventState};
 pub use state::{EngineState, Inside};

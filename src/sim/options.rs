@@ -1,10 +1,12 @@
 //! Everything that can be set about a simulated engine.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::engine::{Batching, Noise, Parameters, QueueOrder, Timing};
 use super::fault::Order;
+use super::publisher::KvEventOptions;
 
 /// Settings of a simulated engine; the default is small enough to watch.
 #[derive(Debug, Clone)]
@@ -29,8 +31,36 @@ pub struct EngineOptions {
     pub max_body_bytes: usize,
     /// Most bytes of bodies held at a time; a request beyond it gets 503.
     pub max_buffered_bytes: usize,
+    /// How KV events are published, if they are.
+    pub kv_events: Option<KvEventOptions>,
+    /// The key that `/v1/...` and the discovery of KV events demand, if any.
+    pub api_key: Option<ApiKey>,
     /// Faults from the start.
     pub faults: Vec<Order>,
+}
+
+/// A key that clients must send as `Authorization: Bearer KEY`. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+// === impl ApiKey ===
+
+impl ApiKey {
+    /// This key.
+    pub fn new(key: String) -> Self {
+        Self(key)
+    }
+
+    /// Whether the value of an `Authorization` header has it.
+    pub(super) fn is_in(&self, authorization: &[u8]) -> bool {
+        authorization.strip_prefix(b"Bearer ") == Some(self.0.as_bytes())
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey")
+    }
 }
 
 // === impl EngineOptions ===
@@ -59,6 +89,8 @@ impl Default for EngineOptions {
             max_connections: 1024,
             max_body_bytes: 256 << 20,
             max_buffered_bytes: 1 << 30,
+            kv_events: None,
+            api_key: None,
             faults: Vec::new(),
         }
     }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::driver::Driver;
 use super::engine::Parameters;
+use super::publisher::Feed;
 
 /// The engine and what has been counted about its requests.
 #[derive(Debug)]
@@ -96,9 +97,9 @@ const MAX_RECEIVED: usize = 64;
 // === impl Process ===
 
 impl Process {
-    pub(super) fn start(parameters: Parameters, generation: u64) -> Arc<Self> {
+    pub(super) fn start(parameters: Parameters, generation: u64, feed: Option<Feed>) -> Arc<Self> {
         Arc::new(Self {
-            driver: Driver::start(parameters),
+            driver: Driver::start(parameters, feed),
             generation,
             started_at: unix_seconds(),
             counters: Counters::default(),

@@ -8,7 +8,6 @@
 use serde_json::Value;
 
 use super::endpoint::Endpoint;
-use crate::prefix::{self, BlockHash};
 
 /// Bytes of text that make a token.
 pub(super) const TOKEN_BYTES: usize = 4;
@@ -86,10 +85,9 @@ impl Prompt {
         }
     }
 
-    /// What separates caches: requests with different values never share a block.
-    pub(super) fn root(&self) -> BlockHash {
-        let salt = self.body.get("cache_salt").and_then(Value::as_str).unwrap_or_default();
-        prefix::root(&[self.model().unwrap_or_default().as_bytes(), salt.as_bytes()])
+    /// What separates its blocks from those of others: requests with different values never share one. An empty one is none.
+    pub(super) fn salt(&self) -> Option<&str> {
+        self.body.get("cache_salt").and_then(Value::as_str).filter(|salt| !salt.is_empty())
     }
 
     /// Gives the prompt's bytes to `sink`, piece by piece.

@@ -10,6 +10,7 @@ use tokio::sync::{Semaphore, watch};
 use super::fault::{Fault, Faults, Order};
 use super::options::EngineOptions;
 use super::process::Process;
+use super::publisher::Publisher;
 
 /// Bodies are accounted in pieces of this size.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -33,6 +34,8 @@ pub(super) struct Shared {
     /// Written by restarts alone.
     process: ArcSwap<Process>,
     gate: watch::Sender<Gate>,
+    /// Of KV events, if there are any.
+    publisher: Option<Arc<Publisher>>,
     conditions: Mutex<Conditions>,
 }
 
@@ -46,15 +49,20 @@ struct Conditions {
 // === impl Shared ===
 
 impl Shared {
-    pub(super) fn new(options: EngineOptions) -> Arc<Self> {
+    pub(super) fn new(options: EngineOptions, publisher: Option<Arc<Publisher>>) -> Arc<Self> {
         let pages = (options.max_buffered_bytes / PAGE_BYTES).clamp(1, Semaphore::MAX_PERMITS);
         Arc::new(Self {
             pages: Arc::new(Semaphore::new(pages)),
-            process: ArcSwap::new(Process::start(options.parameters, 1)),
+            process: ArcSwap::new(Process::start(options.parameters, 1, publisher.as_ref().map(Publisher::feed))),
             gate: watch::Sender::new(Gate { is_open: true, restarts: 0, closings: 0 }),
             conditions: Mutex::new(Conditions { faults: Faults::default(), slowdown: 1.0, is_frozen: false }),
+            publisher,
             options,
         })
+    }
+
+    pub(super) fn publisher(&self) -> Option<&Arc<Publisher>> {
+        self.publisher.as_ref()
     }
 
     pub(super) fn process(&self) -> Arc<Process> {
@@ -78,6 +86,12 @@ impl Shared {
                 self.conditions.lock().is_frozen = true;
                 self.process().driver.set_frozen(true);
             }
+            Fault::ClearCache => self.process().driver.clear_cache(),
+            Fault::RestartCache => self.process().driver.restart_cache(),
+            _ if order.fault.is_of_kv_events() => match &self.publisher {
+                Some(publisher) => publisher.inject(Some(order)),
+                None => return Err(String::from("the engine publishes no KV events: start it with --kv-events")),
+            },
             _ => {
                 if !self.conditions.lock().faults.add(order) {
                     return Err(String::from("too many faults are waiting for their turn"));
@@ -94,6 +108,9 @@ impl Shared {
             conditions.faults.clear();
             (conditions.slowdown, conditions.is_frozen) = (1.0, false);
         }
+        if let Some(publisher) = &self.publisher {
+            publisher.inject(None);
+        }
         self.process().driver.set_slowdown(1.0);
         self.process().driver.set_frozen(false);
         self.gate.send_modify(|gate| gate.is_open = true);
@@ -107,6 +124,7 @@ impl Shared {
     pub(super) fn faults(&self) -> Vec<Order> {
         let conditions = self.conditions.lock();
         let mut list = conditions.faults.list();
+        list.extend(self.publisher.as_ref().and_then(|publisher| publisher.fault()));
         if conditions.slowdown != 1.0 {
             list.push(Order { fault: Fault::Slow { factor: conditions.slowdown }, count: None });
         }
@@ -120,7 +138,8 @@ impl Shared {
     }
 
     fn restart(self: &Arc<Self>, down: Duration) {
-        let process = Process::start(self.options.parameters, self.process().generation + 1);
+        let feed = self.publisher.as_ref().map(Publisher::feed);
+        let process = Process::start(self.options.parameters, self.process().generation + 1, feed);
         // A new process is not frozen, but no faster than the old one.
         self.conditions.lock().is_frozen = false;
         process.driver.set_slowdown(self.conditions.lock().slowdown);

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::fault::Order;
 use super::process::{Counts, Received};
+use super::publisher::KvEventState;
 use super::shared::Shared;
 
 /// A simulated engine at one moment.
@@ -21,6 +22,8 @@ pub struct EngineState {
     pub requests: Counts,
     /// The engine's own view of them.
     pub engine: Inside,
+    /// What is published of its KV blocks, if anything is.
+    pub kv_events: Option<KvEventState>,
     /// Faults in force.
     pub faults: Vec<Order>,
     /// The last requests whose bodies were read.
@@ -76,6 +79,7 @@ impl EngineState {
                 cached_tokens: totals.cached_tokens,
                 generated_tokens: totals.generated_tokens,
             },
+            kv_events: shared.publisher().map(|publisher| publisher.state()),
             faults: shared.faults(),
             received: process.received(),
         }

@@ -65,6 +65,7 @@ impl Fleet {
             chain: turn.chain.to_vec(),
             prompt_tokens: turn.prompt_tokens,
             output_tokens: turn.output_tokens,
+            content: None,
         };
         let id = self.engines[backend].submit(request, now)?;
         self.numbers[backend].insert(id, number);

@@ -4,5 +4,6 @@
 
 mod client;
 mod faults;
+mod kv_events;
 mod lifecycle;
 mod serving;

@@ -3,6 +3,8 @@
 //! Invariant: `decoding` and `kv_tokens` are what a walk over the sequences would count; they are kept so that a step
 //! which only decodes need not walk before it starts.
 
+use std::ops::Range;
+
 use super::cache::{BlockCache, BlockId};
 use super::request::{Request, RequestId};
 
@@ -94,11 +96,31 @@ impl Sequence {
     /// Makes the blocks that are full findable.
     pub(super) fn publish(&mut self, cache: &mut BlockCache, block_tokens: u32) {
         let full = (self.computed / block_tokens) as usize;
-        for place in self.published..full.min(self.request.chain.len()) {
-            cache.publish(self.blocks[place], self.request.chain[place]);
+        let end = full.min(self.request.chain.len());
+        let mut new = self.published;
+        for place in self.published..end {
+            if !cache.publish(self.blocks[place], self.request.chain[place]) {
+                self.note(cache, new..place, block_tokens);
+                new = place + 1;
+            }
         }
+        self.note(cache, new..end, block_tokens);
         self.published = self.published.max(full);
         self.aim(block_tokens);
+    }
+
+    /// None of its blocks can be found any more, nor will be: what they hang on is gone.
+    pub(super) fn forget(&mut self, block_tokens: u32) {
+        self.request.chain.clear();
+        self.aim(block_tokens);
+    }
+
+    fn note(&self, cache: &mut BlockCache, blocks: Range<usize>, block_tokens: u32) {
+        if let Some(content) = self.request.content.as_deref().filter(|_| !blocks.is_empty())
+            && let Some(log) = cache.log()
+        {
+            log.stored(&self.request.chain, blocks, content, block_tokens);
+        }
     }
 
     fn aim(&mut self, block_tokens: u32) {

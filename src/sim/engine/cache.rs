@@ -11,6 +11,8 @@ use std::collections::hash_map::Entry;
 
 use foldhash::fast::FixedState;
 
+use super::log::EventLog;
+use crate::kv_events::{Batch, EngineHash};
 use crate::prefix::BlockHash;
 
 /// A block's place in the cache.
@@ -32,6 +34,8 @@ pub struct BlockCache {
     /// Ends of the doubly linked free list; the oldest is taken first.
     oldest: BlockId,
     newest: BlockId,
+    /// What has changed, if anyone wants to know.
+    log: Option<Box<EventLog>>,
 }
 
 #[derive(Debug)]
@@ -55,7 +59,28 @@ impl BlockCache {
             held: 0,
             oldest: NONE,
             newest: NONE,
+            log: None,
         }
+    }
+
+    /// Notes from now on what changes. `seed` gives blocks their names.
+    pub(super) fn listen(&mut self, seed: u64) {
+        self.log = Some(Box::new(EventLog::new(seed)));
+    }
+
+    pub(super) fn log(&mut self) -> Option<&mut EventLog> {
+        self.log.as_deref_mut()
+    }
+
+    /// What has changed since this was last asked, if anything has.
+    pub(super) fn take_batch(&mut self) -> Option<Batch> {
+        self.log()?.take()
+    }
+
+    /// The names of all blocks that can be found, in no order; none if nobody listens.
+    pub(super) fn names(&self) -> Vec<EngineHash> {
+        let log = self.log.as_deref();
+        log.map_or_else(Vec::new, |log| self.by_hash.keys().map(|&hash| log.name(hash)).collect())
     }
 
     /// Blocks there are.
@@ -100,14 +125,21 @@ impl BlockCache {
         Some(taken)
     }
 
-    /// Makes a held block findable. A hash that names another block already stays with it: two requests that compute the
-    /// same prefix side by side leave one block that can be found and one that is reused first.
-    pub fn publish(&mut self, id: BlockId, hash: BlockHash) {
-        if let Entry::Vacant(vacant) = self.by_hash.entry(hash) {
-            vacant.insert(id);
-            self.version += 1;
-            self.block_mut(id).hash = Some(hash);
-        }
+    /// Makes a held block findable. A hash that names another block already stays with it, and this is false: two requests
+    /// that compute the same prefix side by side leave one block that can be found and one that is reused first.
+    pub fn publish(&mut self, id: BlockId, hash: BlockHash) -> bool {
+        let Entry::Vacant(vacant) = self.by_hash.entry(hash) else { return false };
+        vacant.insert(id);
+        self.version += 1;
+        self.block_mut(id).hash = Some(hash);
+        true
+    }
+
+    /// Makes all blocks unfindable. Those that are held stay so.
+    pub fn forget(&mut self) {
+        self.by_hash.clear();
+        self.version += 1;
+        self.blocks.iter_mut().for_each(|block| block.hash = None);
     }
 
     /// Gives back one reference to each block, the last block first.
@@ -142,6 +174,9 @@ impl BlockCache {
             if let Some(hash) = self.block_mut(id).hash.take() {
                 self.by_hash.remove(&hash);
                 self.version += 1;
+                if let Some(log) = &mut self.log {
+                    log.removed(hash);
+                }
             }
             id
         };

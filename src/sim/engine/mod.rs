@@ -14,6 +14,7 @@
 
 mod batch;
 mod cache;
+mod log;
 mod model;
 mod parameters;
 mod queue;
@@ -29,11 +30,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub use cache::{BlockCache, BlockId};
+pub use log::Content;
 pub use model::Model;
 pub use parameters::{Batching, LONGEST_MATCH_QUEUE, Noise, Parameters, QueueOrder};
 pub use request::{Event, EventDetail, EventKind, Load, Rejected, Request, RequestId, Totals};
 pub use timing::Timing;
 
+use crate::kv_events::{self, EngineHash};
 use crate::prefix::BlockHash;
 use crate::time::Moment;
 use batch::Batch;
@@ -58,6 +61,8 @@ pub struct Engine {
     rng: fastrand::Rng,
     next_id: u64,
     totals: Totals,
+    /// KV events of steps that have ended, if anyone listens.
+    batches: Option<Vec<kv_events::Batch>>,
 }
 
 // === impl Engine ===
@@ -88,7 +93,15 @@ impl Engine {
             rng: fastrand::Rng::with_seed(parameters.noise.seed),
             next_id: 0,
             totals: Totals::default(),
+            batches: None,
         }
+    }
+
+    /// Notes from now on how the cache changes, for [`Engine::take_batches`]. Blocks are named by their hashes and `seed`,
+    /// which no two processes of an engine should have in common. Not for engines that share a cache.
+    pub fn listen(&mut self, seed: u64) {
+        self.cache.lock().listen(seed);
+        self.batches = Some(Vec::new());
     }
 
     /// The most tokens, of prompt and answer together, that one request may have.
@@ -136,10 +149,10 @@ impl Engine {
 
     /// Loses all requests and the step in progress at once, as a process that dies; returns the requests that had not
     /// ended, which count as aborted. The cache is empty afterwards if it is the engine's own. The engine takes requests
-    /// again right away: how long it is down is the caller's business. Counts and settings stay.
+    /// again right away: how long it is down is the caller's business. Counts and settings stay; nobody listens any more.
     pub fn crash(&mut self) -> Vec<RequestId> {
         let lost = std::mem::take(&mut self.batch);
-        self.step = None;
+        (self.step, self.batches) = (None, None);
         {
             let mut cache = self.cache.lock();
             if self.is_cache_shared {
@@ -174,10 +187,36 @@ impl Engine {
         while let Some(at) = self.next_event_at().filter(|&at| at <= now) {
             if let Some(step) = self.step.take() {
                 self.finish_step(step, events);
+                if let Some(batches) = &mut self.batches {
+                    batches.extend(self.cache.lock().take_batch());
+                }
             }
             self.free_from = at;
             self.start_step(at, events);
         }
+    }
+
+    /// The KV events since this was last asked: a batch for each step that had any. They have neither time nor rank.
+    pub fn take_batches(&mut self) -> Vec<kv_events::Batch> {
+        self.batches.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Empties the prefix cache. What runs goes on, and leaves nothing behind that can be found. Who listens is told with
+    /// the events of the next step that ends, as by vLLM.
+    pub fn clear_cache(&mut self) {
+        let mut cache = self.cache.lock();
+        cache.forget();
+        if let Some(log) = cache.log() {
+            log.cleared();
+        }
+        drop(cache);
+        let block_tokens = self.parameters.block_tokens;
+        self.batch.sequences.iter_mut().for_each(|sequence| sequence.forget(block_tokens));
+    }
+
+    /// The names of all blocks that can be found; none if nobody listens.
+    pub fn cached_names(&self) -> Vec<EngineHash> {
+        self.cache.lock().names()
     }
 
     /// Makes every step from the next one on `factor` times as long; 1 is the normal speed.

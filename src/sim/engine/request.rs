@@ -1,12 +1,14 @@
 //! What goes into the simulated engine and what comes out of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::log::Content;
 use crate::prefix::BlockHash;
 use crate::time::Moment;
 
 /// One request, as the scheduler sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     /// Hashes of the full blocks of the prompt and, behind them, of the answer that will be generated: decoding fills
     /// blocks too, and the next turn of a conversation finds them. May stop early; blocks without a hash are never found.
@@ -15,6 +17,8 @@ pub struct Request {
     pub prompt_tokens: u32,
     /// Tokens to generate; zero (an embedding) ends with the prefill.
     pub output_tokens: u32,
+    /// What the blocks of `chain` are made of: needed by an engine that somebody listens to, else none.
+    pub content: Option<Arc<Content>>,
 }
 
 /// Names a request of one engine; never reused.

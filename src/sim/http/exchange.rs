@@ -32,6 +32,9 @@ pub(super) async fn handle(session: &mut HttpSession, shared: &Arc<Shared>) -> R
     let process = shared.process();
     let marks = Marks { engine: &shared.options.name, generation: process.generation, body: None };
     let exchange = Exchange { session, shared, process, marks };
+    if !exchange.is_allowed(&path) {
+        return exchange.plain(Reply::unauthorized()).await;
+    }
     match (Endpoint::from_path(&path), method.as_str()) {
         (Some(endpoint), "POST") => exchange.prompt(endpoint).await,
         (Some(_), _) => exchange.plain(Reply::wrong_method("POST")).await,
@@ -105,9 +108,21 @@ impl Exchange<'_> {
         }
     }
 
+    /// Whether the client may ask this: vLLM guards `/v1/...` only, this engine also what tells of KV events.
+    fn is_allowed(&self, path: &str) -> bool {
+        let Some(key) = &self.shared.options.api_key else { return true };
+        let is_guarded = path.starts_with("/v1/") || self.tells_of_kv_events(path);
+        !is_guarded || key.is_in(self.session.get_header_bytes("authorization"))
+    }
+
+    fn tells_of_kv_events(&self, path: &str) -> bool {
+        self.shared.publisher().is_some_and(|publisher| publisher.sources_path() == path)
+    }
+
     /// Everything that carries no prompt.
     async fn page(self, method: &str, path: &str) -> Result<After> {
         let allowed = match path {
+            _ if self.tells_of_kv_events(path) => "GET",
             "/health" | "/ping" | "/metrics" | "/v1/models" | "/version" | "/sim/state" => "GET",
             "/sim/fault" => "POST, DELETE",
             _ => return self.plain(Reply::no_such_path()).await,
@@ -127,6 +142,10 @@ impl Exchange<'_> {
                 let state = EngineState::of(self.shared);
                 let body = serde_json::to_string(&state).unwrap_or_default();
                 self.plain(Reply::json(body)).await
+            }
+            "/kv_event_sources" | "/server_info" => {
+                let sources = self.shared.publisher().map(|publisher| publisher.sources(&self.shared.options));
+                self.plain(sources.map_or_else(Reply::no_such_path, Reply::json)).await
             }
             "/version" => self.plain(Reply::json(String::from(r#"{"version":"0.32.0"}"#))).await,
             _ => {

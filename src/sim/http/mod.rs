@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A port and, while connections are taken, the socket that takes them.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(in crate::sim) struct Port {
     address: SocketAddr,
     /// Holds the port; never listens.
     _reservation: TcpSocket,
@@ -40,15 +40,20 @@ pub(super) struct Port {
 
 impl Port {
     /// Takes the port and begins to listen.
-    pub(super) fn open(address: SocketAddr) -> io::Result<Self> {
+    pub(in crate::sim) fn open(address: SocketAddr) -> io::Result<Self> {
         let reservation = bind(address)?;
         let address = reservation.local_addr()?;
         let listener = Some(bind(address)?.listen(BACKLOG)?);
         Ok(Self { address, _reservation: reservation, listener })
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(in crate::sim) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Its listener, for who serves at the port by other means; a new one if that was closed.
+    pub(in crate::sim) fn take_listener(&mut self) -> Option<TcpListener> {
+        self.listener.take().or_else(|| reopen(self.address))
     }
 }
 

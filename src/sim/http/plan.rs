@@ -1,18 +1,19 @@
 //! From a body to a request for the engine: the checks, the tokens, the text that will be generated.
 
 use std::num::NonZeroU32;
-
-use xxhash_rust::xxh3::Xxh3;
+use std::sync::Arc;
 
 use super::body::Body;
 use super::exchange::Exchange;
 use super::reply::{self, Reply};
-use crate::prefix::BlockHasher;
+use crate::prefix::{BlockHash, token_chain, token_root};
 use crate::sim::answer::{self, Answer, Usage};
 use crate::sim::endpoint::Endpoint;
-use crate::sim::engine::Request;
+use crate::sim::engine::{Content, Request};
+use crate::sim::options::EngineOptions;
 use crate::sim::process::unix_seconds;
-use crate::sim::prompt::{Invalid, Prompt, TOKEN_BYTES};
+use crate::sim::prompt::{Invalid, Prompt};
+use crate::sim::tokens::Spelled;
 use crate::sim::words;
 
 /// How a prompt will be answered.
@@ -36,8 +37,6 @@ pub(super) struct Planned {
 
 /// The answer's text is made up front, so it has a bound of its own.
 const MAX_OUTPUT_TOKENS: u64 = 1 << 20;
-/// Simulated token ids are below this.
-const VOCABULARY: u64 = 128_000;
 
 /// Decides how a prompt will be answered; the error is an answer too.
 pub(super) fn plan(exchange: &Exchange<'_>, endpoint: Endpoint, body: &Body) -> Result<Plan, Reply> {
@@ -87,19 +86,11 @@ fn invalid(invalid: Invalid) -> Reply {
 fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Result<Plan, Reply> {
     let options = &exchange.shared.options;
     let limit_tokens = exchange.process.driver.limit_tokens();
+    let spelled = Spelled::of(prompt);
     if endpoint == Endpoint::Tokenize {
-        return Ok(Plan::Immediate(Reply::json(tokenize(prompt, limit_tokens))));
+        return Ok(Plan::Immediate(Reply::json(answer::tokenize(&spelled.ids(), limit_tokens))));
     }
-    let block_bytes = options.parameters.block_tokens.saturating_mul(TOKEN_BYTES as u32);
-    let mut chain = BlockHasher::new(prompt.root(), NonZeroU32::new(block_bytes).unwrap_or(NonZeroU32::MIN));
-    let (mut digest, mut prompt_bytes) = (Xxh3::new(), 0);
-    prompt.render(&mut |piece| {
-        chain.update(piece);
-        digest.update(piece);
-        prompt_bytes += piece.len();
-    });
-    let digest = digest.digest();
-    let prompt_tokens = prompt_bytes.div_ceil(TOKEN_BYTES).max(1) as u64;
+    let (digest, prompt_tokens) = (spelled.digest(), spelled.tokens());
     if endpoint == Endpoint::CountTokens {
         return Ok(Plan::Immediate(Reply::json(answer::count_tokens(prompt_tokens))));
     }
@@ -112,7 +103,7 @@ fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Resu
         _ => return Err(too_long(endpoint, prompt_tokens, wanted.unwrap_or(0), limit_tokens)),
     };
     let text = words::write(options.seed ^ digest, output_tokens as u32);
-    chain.update(text.as_bytes());
+    let content = content(options, prompt, spelled.ids_with(&text));
     let model = prompt.model().or(options.models.first().map(String::as_str)).unwrap_or_default();
     let answer = Answer {
         endpoint,
@@ -126,13 +117,26 @@ fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Resu
     };
     // Both fit: the limit is a number of blocks times a number of tokens, checked above or by the engine.
     let request = Request {
-        chain: chain.finish().blocks.to_vec(),
+        chain: chain(&content, options.parameters.block_tokens),
         prompt_tokens: prompt_tokens as u32,
         output_tokens: output_tokens as u32,
+        content: options.kv_events.is_some().then(|| Arc::new(content)),
     };
     let (is_streamed, inputs) = (prompt.is_streamed() && endpoint.generates(), prompt.inputs());
     let block_tokens = options.parameters.block_tokens;
     Ok(Plan::Engine(Box::new(Planned { request, answer, is_streamed, inputs, digest, block_tokens })))
+}
+
+/// What the blocks of a request are made of. The first model served is the base; all others are adapters on it.
+fn content(options: &EngineOptions, prompt: &Prompt, tokens: Vec<u32>) -> Content {
+    let base = options.models.first().map(String::as_str);
+    let adapter = prompt.model().filter(|&model| base.is_some_and(|base| model != base));
+    Content { tokens, adapter: adapter.map(Arc::from), salt: prompt.salt().map(Arc::from) }
+}
+
+fn chain(content: &Content, block_tokens: u32) -> Vec<BlockHash> {
+    let root = token_root(content.adapter.as_deref(), content.salt.as_deref());
+    token_chain(root, &content.tokens, NonZeroU32::new(block_tokens).unwrap_or(NonZeroU32::MIN))
 }
 
 /// The client's id, else one of our own: 16 hexadecimal digits.
@@ -147,25 +151,6 @@ fn request_id(exchange: &Exchange<'_>) -> String {
         }
         _ => format!("{:016x}", fastrand::u64(..)),
     }
-}
-
-/// Ids that four bytes of text determine.
-fn tokenize(prompt: &Prompt, limit_tokens: u64) -> String {
-    let (mut ids, mut partial) = (Vec::new(), Vec::with_capacity(TOKEN_BYTES));
-    let id = |token: &[u8]| (xxhash_rust::xxh3::xxh3_64(token) % VOCABULARY) as u32;
-    prompt.render(&mut |piece| {
-        for &byte in piece {
-            partial.push(byte);
-            if partial.len() == TOKEN_BYTES {
-                ids.push(id(&partial));
-                partial.clear();
-            }
-        }
-    });
-    if !partial.is_empty() {
-        ids.push(id(&partial));
-    }
-    answer::tokenize(&ids, limit_tokens)
 }
 
 /// Prompt and answer do not fit.

@@ -54,6 +54,11 @@ impl Reply {
         Self { status: 404, content_type: Some(JSON), allow: None, body: String::from(r#"{"detail":"Not Found"}"#) }
     }
 
+    /// 401, as both vLLM and SGLang word it.
+    pub(super) fn unauthorized() -> Self {
+        Self { status: 401, content_type: Some(JSON), allow: None, body: String::from(r#"{"error":"Unauthorized"}"#) }
+    }
+
     /// 405, with the method that would be right.
     pub(super) fn wrong_method(allow: &'static str) -> Self {
         let body = String::from(r#"{"detail":"Method Not Allowed"}"#);

@@ -28,10 +28,10 @@ fn a_request_gets_its_first_token_after_its_prefill_and_then_one_a_step() {
 #[test]
 fn the_next_turn_finds_the_prompt_and_the_answer_of_the_last() {
     let mut engine = Engine::new(parameters(100, 8));
-    let first = Request { chain: chain(1, 1, 99, 6), prompt_tokens: 70, output_tokens: 27 };
+    let first = Request { chain: chain(1, 1, 99, 6), prompt_tokens: 70, output_tokens: 27, ..Request::default() };
     engine.submit(first, millis(0)).unwrap();
     drain(&mut engine);
-    let second = Request { chain: chain(1, 1, 99, 8), prompt_tokens: 130, output_tokens: 1 };
+    let second = Request { chain: chain(1, 1, 99, 8), prompt_tokens: 130, output_tokens: 1, ..Request::default() };
     let id = engine.submit(second, millis(9000)).unwrap();
     let events = drain(&mut engine);
     assert_eq!(
@@ -55,13 +55,14 @@ fn a_prompt_that_is_cached_whole_still_computes_its_last_token() {
 #[test]
 fn the_cache_forgets_the_least_recently_used_first_and_tails_before_heads() {
     let mut engine = Engine::new(parameters(12, 8));
-    let prompt = |family| Request { chain: chain(family, 0, 99, 4), prompt_tokens: 64, output_tokens: 0 };
+    let prompt =
+        |family| Request { chain: chain(family, 0, 99, 4), prompt_tokens: 64, output_tokens: 0, ..Request::default() };
     for (turn, family) in [1, 2, 3, 1].into_iter().enumerate() {
         engine.submit(prompt(family), millis(turn as u64 * 1000)).unwrap();
         drain(&mut engine);
     }
     // 12 blocks: families 1, 2 and 3 filled the cache, and 1 was used again. Six more blocks push out 2 and half of 3.
-    let other = Request { chain: chain(7, 0, 99, 6), prompt_tokens: 96, output_tokens: 0 };
+    let other = Request { chain: chain(7, 0, 99, 6), prompt_tokens: 96, output_tokens: 0, ..Request::default() };
     engine.submit(other, millis(9000)).unwrap();
     drain(&mut engine);
     let matched: Vec<usize> = [1, 2, 3, 7].iter().map(|&f| engine.matched_blocks(&prompt(f).chain)).collect();

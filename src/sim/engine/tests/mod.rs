@@ -1,6 +1,7 @@
 //! What the tests of the engine share.
 
 mod basics;
+mod events;
 mod models;
 mod plain;
 mod properties;
@@ -35,7 +36,7 @@ fn chain(family: u64, member: u64, shared: usize, blocks: usize) -> Vec<BlockHas
 
 fn request(family: u64, member: u64, prompt_tokens: u32, output_tokens: u32) -> Request {
     let blocks = ((prompt_tokens + output_tokens) / BLOCK_TOKENS) as usize;
-    Request { chain: chain(family, member, 3, blocks), prompt_tokens, output_tokens }
+    Request { chain: chain(family, member, 3, blocks), prompt_tokens, output_tokens, content: None }
 }
 
 fn millis(count: u64) -> Moment {

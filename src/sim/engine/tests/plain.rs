@@ -49,7 +49,7 @@ proptest! {
             prop_assert_eq!(cache.matched(&chain), plain.matched(&chain));
             match (cache.take(&chain, blocks as u32), plain.take(&chain)) {
                 (Some(ids), Some(places)) => {
-                    ids.iter().zip(&chain).for_each(|(&id, &hash)| cache.publish(id, hash));
+                    ids.iter().zip(&chain).for_each(|(&id, &hash)| _ = cache.publish(id, hash));
                     plain.publish(&places, &chain);
                     held.push((ids, places));
                 }
