@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config};
+use crate::control;
 use crate::demo::{self, DemoArgs};
 use crate::server;
 use crate::sim::EngineArgs;
@@ -87,6 +88,10 @@ fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
     };
     if let Err((place, error)) = server::check(&config) {
         output::print(format_args!("{name}: listeners[{place}].tls: {error}"))?;
+        return Ok(ExitCode::FAILURE);
+    }
+    if let Err(error) = control::check_tokenizers(&config) {
+        output::print(format_args!("{name}: {error}"))?;
         return Ok(ExitCode::FAILURE);
     }
     output::print(config::check::render(&name, &config))?;

@@ -10,6 +10,7 @@ mod probe;
 mod reload;
 mod settings;
 mod table;
+mod tokenizers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,13 +21,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 pub use reload::{Refused, Reloaded};
+pub use tokenizers::{TokenizerError, check_tokenizers};
 
 use crate::config::Config;
 use crate::state::State;
-use crate::{systemd, time};
+use crate::{systemd, time, without_stalling};
 use probe::Report;
 use reload::{FileNews, Source};
 use table::Table;
+use tokenizers::Tokenizers;
 
 /// Reports that may wait: a few for each of many backends. A full queue makes the tasks wait, not this loop.
 const REPORT_QUEUE: usize = 4096;
@@ -53,18 +56,23 @@ struct Loop {
     state: Arc<State>,
     source: Option<Source>,
     table: Table,
+    tokenizers: Tokenizers,
 }
 
 /// Starts the loop with the configuration in `state`, and publishes its first snapshot before it returns. `source` is
 /// the file that reloads read.
-pub fn start(state: Arc<State>, source: Option<PathBuf>) -> (Handle, JoinHandle<()>) {
+///
+/// # Errors
+/// [`TokenizerError`] if the configuration names a tokenizer that cannot be used.
+pub fn start(state: Arc<State>, source: Option<PathBuf>) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
     let (reports, incoming) = mpsc::channel(REPORT_QUEUE);
     let (handle, commands) = mpsc::channel(16);
+    let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
-    table.apply(&state.config.load());
-    let mut control = Loop { state, source: source.map(Source::new), table };
+    table.apply(&state.config.load(), &tokenizers);
+    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers };
     control.publish();
-    (Handle(handle), tokio::spawn(control.run(commands, incoming)))
+    Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
 }
 
 // === impl Handle ===
@@ -184,18 +192,20 @@ impl Loop {
         let old = self.state.config.load_full();
         let new = source.read()?;
         reload::check(&old, &new)?;
+        let tokenizers = without_stalling(|| self.tokenizers.load(&new))?;
         self.state.set_logging(&old.logging, &new.logging)?;
         if *old == new {
             return Ok(Reloaded::Unchanged);
         }
-        self.apply(new);
+        self.apply(new, tokenizers);
         Ok(Reloaded::Applied)
     }
 
-    fn apply(&mut self, config: Config) {
+    fn apply(&mut self, config: Config, tokenizers: Tokenizers) {
+        self.tokenizers = tokenizers;
         self.state.set_bounds(&config);
         self.state.config.store(Arc::new(config));
-        self.table.apply(&self.state.config.load());
+        self.table.apply(&self.state.config.load(), &self.tokenizers);
         self.publish();
         log::info!("the configuration was reloaded");
     }

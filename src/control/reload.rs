@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::config::{self, Config, Problems};
+use super::TokenizerError;
 use crate::state::LogError;
 
 /// How long a file must be left alone before it is read: editors write in several steps.
@@ -43,6 +44,9 @@ pub enum Refused {
     /// The new access log or block trace cannot be opened.
     #[error("{0}: {source}", source = .0.source)]
     Log(#[from] LogError),
+    /// A tokenizer that it names cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
 }
 
 /// The configuration file.

@@ -8,7 +8,7 @@ use super::probe::{BackendId, Watched};
 use crate::client::Connections;
 use crate::config;
 use crate::pool::{
-    Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings, Timeouts,
+    Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings, TierCredits, Timeouts,
 };
 use crate::time::Moment;
 
@@ -52,6 +52,10 @@ pub(super) fn policy(pool: &config::Pool) -> Policy {
     };
     let cost = CostModel { work_per_context_token: pool.quadratic_cost, ..CostModel::default() };
     Policy { kind, cost, stale_after: pool.metrics.stale_after }
+}
+
+pub(super) fn credits(pool: &config::Pool) -> TierCredits {
+    TierCredits { cpu: pool.kv_events.cpu_credit, disk: pool.kv_events.disk_credit }
 }
 
 pub(super) fn ejection(pool: &config::Pool) -> EjectionSettings {

@@ -13,6 +13,7 @@ use super::engine::EngineSample;
 use super::health::Probes;
 use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
+use super::tokenizers::Tokenizers;
 use crate::client::{Connections, connections};
 use crate::config;
 use crate::metrics::BackendLabels;
@@ -23,6 +24,7 @@ use crate::prefix::Scale;
 use crate::shadow::{Shadow, ShadowBackend};
 use crate::state::State;
 use crate::time::Moment;
+use crate::tokens;
 
 /// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default).
 const MIN_BLOCK_TOKENS: u32 = 16;
@@ -50,6 +52,7 @@ struct PoolEntry {
     pool: Arc<Pool>,
     models: Vec<Arc<str>>,
     shadow: Option<Arc<Shadow>>,
+    tokenizer: Option<Arc<tokens::Service>>,
     backends: Vec<BackendEntry>,
 }
 
@@ -89,13 +92,14 @@ impl Table {
     }
 
     /// Makes the table what `config` says. Backends that stay keep all that is known of them.
-    pub(super) fn apply(&mut self, config: &config::Config) {
+    pub(super) fn apply(&mut self, config: &config::Config, tokenizers: &Tokenizers) {
         let mut old: HashMap<String, PoolEntry> =
             self.pools.drain(..).map(|pool| (pool.config.name.clone(), pool)).collect();
         for pool in &config.pools {
             let kept = old.remove(&pool.name);
             let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token);
-            self.pools.push(entry);
+            let tokenizer = pool.tokenizer.as_ref().and_then(|settings| tokenizers.of(settings));
+            self.pools.push(PoolEntry { tokenizer, ..entry });
         }
         for (_, pool) in old {
             self.leaving_pools.push(Arc::clone(pool.pool.name()));
@@ -138,7 +142,7 @@ impl Table {
         self.remove(&pool, old);
         self.state.metrics.introduce_pool(pool.name());
         let models = config.models.iter().map(|model| Arc::from(&**model)).collect();
-        let entry = PoolEntry { config: config.clone(), pool, models, shadow, backends };
+        let entry = PoolEntry { config: config.clone(), pool, models, shadow, tokenizer: None, backends };
         entry.size_tenants(&self.state);
         entry
     }
@@ -296,6 +300,8 @@ impl PoolEntry {
             retry: settings::retry(&state.config.load().retry),
             timeouts: settings::timeouts(&self.config),
             session_header: self.config.session_header.clone(),
+            tokenizer: self.tokenizer.clone(),
+            credits: settings::credits(&self.config),
             backends: self.backends.iter().map(BackendEntry::snapshot).collect(),
         }
     }
@@ -398,6 +404,7 @@ impl BackendEntry {
             engine: self.engine,
             others: OtherRouters::default(),
             models: Arc::clone(&self.models),
+            feeds: Arc::default(),
         }
     }
 }

@@ -9,8 +9,6 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
-use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::task::block_in_place;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::blocks::{Cutter, PromptBlocks};
@@ -22,6 +20,7 @@ use crate::responses::{Owner, ResponseOwners, id_in_path};
 use crate::routing::{Query, prefix_key};
 use crate::shadow;
 use crate::tokens::{NotTokenized, Prompts};
+use crate::without_stalling;
 
 /// Bytes that are read and hashed inline: a fraction of a millisecond's work.
 const INLINE_BYTES: usize = 1024 * 1024;
@@ -86,7 +85,7 @@ pub async fn plan(
     let Some(endpoint) = Endpoint::of(head.path).filter(|_| head.is_post) else {
         return plan_other(snapshot, head, model_of(head, body), responses);
     };
-    let request = match without_stalling(body.len(), || request::read(endpoint, body)) {
+    let request = match with_care(body.len(), || request::read(endpoint, body)) {
         Ok(request) => request,
         // The engine is the judge of a request without a body.
         Err(ReadError::Empty) => {
@@ -101,15 +100,14 @@ pub async fn plan(
     let tokenized = tokenize(&snapshot.pools()[pool], endpoint, body).await;
     let ids = tokenized.as_ref().and_then(|tokenized| tokenized.as_ref().ok());
     let plan =
-        without_stalling(body.len(), || plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses));
+        with_care(body.len(), || plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses));
     let tokenizing = tokenized.as_ref().map(|tokenized| tokenized.as_ref().err().copied());
     Ok((pool, Plan { tokenizing, ..plan }))
 }
 
-/// Runs `work`, which takes time in proportion to `bytes`; for many of them, other requests leave this thread first.
-fn without_stalling<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
-    let has_other_threads = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-    if bytes > INLINE_BYTES && has_other_threads { block_in_place(work) } else { work() }
+/// Runs `work`, which takes time in proportion to `bytes`.
+fn with_care<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
+    if bytes > INLINE_BYTES { without_stalling(work) } else { work() }
 }
 
 /// The token ids of the prompts in `body`; none if the pool has no tokenizer.

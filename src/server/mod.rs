@@ -24,7 +24,7 @@ pub use tls::TlsError;
 
 use crate::admin::{Admin, Gauges, Shadows};
 use crate::config::{Config, Protocol};
-use crate::control::{self, Handle};
+use crate::control::{self, Handle, TokenizerError};
 use crate::proxy::Gateway;
 use crate::state::{LogError, State};
 use listen::Listener;
@@ -64,6 +64,9 @@ pub enum StartError {
     /// The access log or the block trace cannot be opened.
     #[error("a log cannot be used; its folder has to exist, and this user has to be able to write there")]
     Log(#[from] LogError),
+    /// A tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
     /// The system refused something else.
     #[error("cannot start")]
     System(#[source] io::Error),
@@ -118,7 +121,7 @@ impl Server {
         let state = Arc::new(State::new(config)?);
         state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Shadows::new(Arc::clone(&state))));
-        let (control, _) = control::start(Arc::clone(&state), source);
+        let (control, _) = control::start(Arc::clone(&state), source)?;
         Self::serve(state, control, bound, admin).map_err(StartError::System)
     }
 
