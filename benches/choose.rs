@@ -30,15 +30,9 @@ fn backend(place: u32) -> BackendSnapshot {
 
 fn pool(backends: u32, kind: PolicyKind) -> PoolSnapshot {
     PoolSnapshot {
-        pool: Arc::new(Pool::new("benched", Scale::new(NonZeroU32::MIN))),
-        models: Vec::new(),
-        block_tokens: NonZeroU32::MIN,
         policy: Policy { kind, ..Policy::default() },
-        ejection: EjectionSettings::default(),
-        retry: RetrySettings::default(),
-        timeouts: Timeouts::default(),
-        session_header: None,
         backends: (0..backends).map(backend).collect(),
+        ..PoolSnapshot::new(Arc::new(Pool::new("benched", Scale::new(NonZeroU32::MIN))))
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use serde::Serialize;
 
 use crate::pool::PoolSnapshot;
-use crate::proxy::{Head, Plan, Reject, plan};
+use crate::proxy::{Head, Matched, Plan, Reject, plan};
 use crate::routing::{self, Candidate, CostTerms, Exclusion};
 use crate::state::State;
 use crate::time::Moment;
@@ -18,6 +19,9 @@ pub(super) struct Explanation {
     policy: &'static str,
     model: Option<String>,
     prompt_tokens: u64,
+    /// Whether its token ids are known, from a tokenizer, or why not; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokenizer: Option<&'static str>,
     blocks: usize,
     block_tokens: u32,
     bytes_per_token: f64,
@@ -35,6 +39,13 @@ struct BackendExplanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     excluded: Option<String>,
     matched_tokens: u32,
+    /// What `matched_tokens` is read from: `exact`, `assumed` or `load_only`.
+    trust: &'static str,
+    /// By our own decisions, requests in flight left out.
+    assumed_tokens: u32,
+    /// By the engine's KV events, if they can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exact_tokens: Option<u32>,
     uncached_tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_seconds: Option<f64>,
@@ -67,7 +78,7 @@ pub(super) async fn explain(state: &State, path: &str, body: &Bytes, now: Moment
         .candidates
         .iter()
         .zip(&costs)
-        .map(|(candidate, cost)| explain_candidate(pool, &plan, candidate, cost, chosen))
+        .map(|(candidate, cost)| explain_candidate(pool, &plan, &matched, candidate, cost, chosen))
         .collect();
     backends.sort_by(|a, b| a.cost_seconds.unwrap_or(f64::MAX).total_cmp(&b.cost_seconds.unwrap_or(f64::MAX)));
     backends.extend(filtered.excluded.iter().map(|&(index, exclusion)| explain_excluded(pool, index, exclusion)));
@@ -76,6 +87,7 @@ pub(super) async fn explain(state: &State, path: &str, body: &Bytes, now: Moment
         policy: pool.policy.kind.name(),
         model: plan.model.clone(),
         prompt_tokens: plan.prompt_tokens,
+        tokenizer: plan.tokenizer_outcome(),
         blocks: plan.block_count(),
         block_tokens: pool.block_tokens.get(),
         bytes_per_token: pool.pool.scale().bytes_per_token(),
@@ -88,15 +100,20 @@ pub(super) async fn explain(state: &State, path: &str, body: &Bytes, now: Moment
 fn explain_candidate(
     pool: &PoolSnapshot,
     plan: &Plan,
+    matched: &Matched,
     candidate: &Candidate,
     cost: &CostTerms,
     chosen: Option<usize>,
 ) -> BackendExplanation {
+    let prediction = matched.predictions[candidate.index];
     BackendExplanation {
         name: name(pool, candidate.index),
         is_chosen: chosen == Some(candidate.index),
         excluded: None,
         matched_tokens: candidate.matched_tokens,
+        trust: pool.backends[candidate.index].trust().name(),
+        assumed_tokens: prediction.assumed,
+        exact_tokens: prediction.exact.map(|exact| exact.at_least),
         uncached_tokens: plan.prompt_tokens.saturating_sub(u64::from(candidate.matched_tokens)),
         cost_seconds: Some(cost.total()),
         predicted_ttft_seconds: Some(cost.predicted_ttft()),

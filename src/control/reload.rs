@@ -7,8 +7,8 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::config::{self, Config, Problems};
 use super::TokenizerError;
+use crate::config::{self, Config, Problems};
 use crate::state::LogError;
 
 /// How long a file must be left alone before it is read: editors write in several steps.

@@ -302,6 +302,7 @@ impl PoolEntry {
             session_header: self.config.session_header.clone(),
             tokenizer: self.tokenizer.clone(),
             credits: settings::credits(&self.config),
+            silent_after: self.config.kv_events.silent_after,
             backends: self.backends.iter().map(BackendEntry::snapshot).collect(),
         }
     }

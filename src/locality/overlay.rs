@@ -38,7 +38,13 @@ impl LocalityIndex {
 // === impl InFlightBlocks ===
 
 impl InFlightBlocks {
-    /// The engine has the blocks: they become assumed entries, the most recently used ones of the tenant.
+    /// The engine has the blocks: they become assumed entries, the most recently used ones of the tenant. They also stay
+    /// claimed while this lives.
+    pub fn note_computed(&self) {
+        self.index.change(|writer| writer.insert(self.tenant, &self.chain));
+    }
+
+    /// The same, and takes the claim back.
     pub fn commit(mut self) {
         let claimed = std::mem::take(&mut self.claimed);
         self.index.change(|writer| {

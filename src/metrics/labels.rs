@@ -100,6 +100,12 @@ pub(super) struct TrustLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct TokenizerLabels {
+    pub(super) pool: Arc<str>,
+    pub(super) outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ReloadLabels {
     pub(super) outcome: &'static str,
 }

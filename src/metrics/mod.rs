@@ -20,7 +20,7 @@ use crate::pool::{Change, Trust, TrustReason};
 use crate::shadow::Detour;
 
 pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
-use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels, TrustLabels};
+use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels, TokenizerLabels, TrustLabels};
 
 /// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
 const TTFT_BUCKETS: [f64; 16] =
@@ -78,6 +78,7 @@ pub struct Metrics {
     retries_denied: Family<PoolLabels, Counter>,
     restarts: Family<BackendLabels, Counter>,
     trust_changes: Family<TrustLabels, Counter>,
+    tokenized: Family<TokenizerLabels, Counter>,
     reloads: Family<ReloadLabels, Counter>,
     reload_ok: Gauge,
     access_log_dropped: Counter,
@@ -115,6 +116,7 @@ impl Metrics {
             retries_denied: Family::default(),
             restarts: Family::default(),
             trust_changes: Family::default(),
+            tokenized: Family::default(),
             reloads: Family::default(),
             reload_ok: Gauge::default(),
             access_log_dropped: Counter::default(),
@@ -197,6 +199,11 @@ impl Metrics {
             "trust_changes",
             "Times that a belief in what a backend has cached was lost (disagrees, silent) or came back (agrees, heard)",
             self.trust_changes.clone(),
+        );
+        registry.register(
+            "tokenizer_requests",
+            "Requests to pools with a tokenizer: tokenized, or why they were not",
+            self.tokenized.clone(),
         );
         registry.register("config_reloads", "Reloads of the configuration, by outcome", self.reloads.clone());
         registry.register(
@@ -328,6 +335,11 @@ impl Metrics {
     /// An engine restarted.
     pub fn restarted(&self, labels: &BackendLabels) {
         self.restarts.get_or_create(labels).inc();
+    }
+
+    /// A pool's tokenizer was asked for a request's token ids.
+    pub fn tokenized(&self, pool: &Arc<str>, outcome: &'static str) {
+        self.tokenized.get_or_create(&TokenizerLabels { pool: Arc::clone(pool), outcome }).inc();
     }
 
     /// A belief in what a backend holds was lost, or has come back.

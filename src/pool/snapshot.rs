@@ -13,7 +13,10 @@ use std::time::Duration;
 use http::HeaderName;
 use smallvec::SmallVec;
 
-use super::{Admission, Backend, EjectionSettings, EventFeed, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant, TierCredits, Trust};
+use super::{
+    Admission, Backend, EjectionSettings, EventFeed, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant,
+    TierCredits, Trust,
+};
 use crate::locality::ExactTenant;
 use crate::time::Moment;
 use crate::tokens;
@@ -53,6 +56,8 @@ pub struct PoolSnapshot {
     pub tokenizer: Option<Arc<tokens::Service>>,
     /// What KV events of other media than the GPU's are worth.
     pub credits: TierCredits,
+    /// Answered requests with new blocks, without an event, that make a backend silent.
+    pub silent_after: NonZeroU32,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
 }
@@ -188,6 +193,24 @@ impl Snapshot {
 // === impl PoolSnapshot ===
 
 impl PoolSnapshot {
+    /// A pool with nothing set and no backends, which takes any model.
+    pub fn new(pool: Arc<Pool>) -> Self {
+        Self {
+            models: Vec::new(),
+            block_tokens: pool.scale().block_tokens(),
+            policy: Policy::default(),
+            ejection: EjectionSettings::default(),
+            retry: RetrySettings::default(),
+            timeouts: Timeouts::default(),
+            session_header: None,
+            tokenizer: None,
+            credits: TierCredits::default(),
+            silent_after: NonZeroU32::MAX,
+            backends: Vec::new(),
+            pool,
+        }
+    }
+
     /// Whether a request could be served now, without failing open.
     pub fn can_serve(&self, now: Moment) -> bool {
         self.backends.iter().any(|backend| backend.can_serve(now))
@@ -287,17 +310,8 @@ mod tests {
 
     fn pool(name: &str, models: &[&str]) -> PoolSnapshot {
         PoolSnapshot {
-            pool: Arc::new(Pool::new(name, Scale::new(NonZeroU32::MIN))),
-            block_tokens: NonZeroU32::MIN,
             models: models.iter().map(|&model| model.into()).collect(),
-            policy: Policy::default(),
-            ejection: EjectionSettings::default(),
-            retry: RetrySettings::default(),
-            timeouts: Timeouts::default(),
-            session_header: None,
-            tokenizer: None,
-            credits: TierCredits::default(),
-            backends: Vec::new(),
+            ..PoolSnapshot::new(Arc::new(Pool::new(name, Scale::new(NonZeroU32::MIN))))
         }
     }
 

@@ -69,10 +69,10 @@ impl<'a> Cutter<'a> {
         let scale = self.pool.pool.scale();
         let mut hasher = self.hasher(true, scale.token_block_bytes());
         hasher.update(&ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>());
-        let by_ids = self.event_blocks.iter().map(|&block_tokens| IdBlocks {
-            block_tokens,
-            hashes: token_chain(self.id_root, ids, block_tokens),
-        });
+        let by_ids = self
+            .event_blocks
+            .iter()
+            .map(|&block_tokens| IdBlocks { block_tokens, hashes: token_chain(self.id_root, ids, block_tokens) });
         PromptBlocks {
             chain: hasher.finish(),
             tokens,

@@ -94,14 +94,22 @@ fn learn(ctx: &RequestContext, usage: Option<Usage>) {
 
 /// Trust in what was believed of the backend's cache, by the cached tokens that it reports.
 fn judge(state: &State, ctx: &RequestContext, usage: Option<Usage>, labels: &BackendLabels) {
-    let (Some(attempt), Some(usage)) = (&ctx.attempt, usage) else { return };
+    let (Some(route), Some(attempt), Some(usage)) = (&ctx.route, &ctx.attempt, usage) else { return };
     if !ctx.answer.is_success {
         return;
     }
-    let meter = attempt.backend.trust();
+    let (pool, meter) = (route.pool(), attempt.backend.trust());
     match usage.cached_tokens {
         Some(reported) => state.trust_changed(labels, &meter.judge(attempt.prediction, reported)),
         None => meter.predicted(attempt.prediction),
+    }
+    let cached = usage.cached_tokens.unwrap_or(attempt.matched_tokens);
+    let has_new_blocks = usage.prompt_tokens.saturating_sub(cached) >= u64::from(pool.block_tokens.get());
+    let feeds = &pool.backends[attempt.index].feeds;
+    if has_new_blocks && !feeds.is_empty() {
+        let messages = feeds.iter().map(|feed| feed.messages()).sum();
+        let change = meter.answered(messages, pool.silent_after.get());
+        state.trust_changed(labels, change.as_slice());
     }
 }
 

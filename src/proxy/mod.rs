@@ -4,8 +4,8 @@
 //! says what the request asks of routing, [`peer`] chooses and connects, [`response`] watches the answer, [`reject`]
 //! and [`reply`] make our own error replies, [`finish`] counts and logs.
 
-pub mod body;
 mod blocks;
+pub mod body;
 mod context;
 mod finish;
 mod intake;

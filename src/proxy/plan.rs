@@ -99,8 +99,7 @@ pub async fn plan(
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
     let tokenized = tokenize(&snapshot.pools()[pool], endpoint, body).await;
     let ids = tokenized.as_ref().and_then(|tokenized| tokenized.as_ref().ok());
-    let plan =
-        with_care(body.len(), || plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses));
+    let plan = with_care(body.len(), || plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses));
     let tokenizing = tokenized.as_ref().map(|tokenized| tokenized.as_ref().err().copied());
     Ok((pool, Plan { tokenizing, ..plan }))
 }
@@ -187,6 +186,11 @@ impl Plan {
     /// How its accounting ends.
     pub fn answer(&self) -> Answer {
         if self.is_stream { Answer::Streamed } else { Answer::Whole }
+    }
+
+    /// What became of its tokenizing, as a word; none if its pool has no tokenizer.
+    pub fn tokenizer_outcome(&self) -> Option<&'static str> {
+        self.tokenizing.map(|reason| reason.map_or("tokenized", NotTokenized::as_str))
     }
 
     /// What the choice needs to know.

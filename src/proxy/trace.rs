@@ -5,7 +5,7 @@
 //! count tokens.
 
 use super::context::RequestContext;
-use super::plan::{Plan, PromptBlocks};
+use super::plan::Plan;
 use crate::metrics::Reason;
 use crate::request::{Endpoint, ResponseReader, Usage};
 use crate::time::Moment;
@@ -27,8 +27,7 @@ pub(super) fn record(recorder: &Recorder, ctx: &RequestContext, usage: Option<Us
     let reported = usage.filter(|_| count == 1).map(|usage| usage.prompt_tokens);
     for prompt in prompts {
         let input_length = clamped(reported.unwrap_or(prompt.tokens), MAX_INPUT_TOKENS);
-        let PromptBlocks { chain, block_tokens, .. } = prompt;
-        let hash_ids = recorder.salt().ids(chain, *block_tokens, input_length);
+        let hash_ids = recorder.salt().ids(&prompt.chain, prompt.block_tokens, input_length);
         recorder.write(TraceLine { timestamp, input_length, output_length, hash_ids });
     }
 }

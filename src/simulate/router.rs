@@ -9,8 +9,8 @@ use super::setup::{Contender, Locality, Setup};
 use super::workload::Turn;
 use crate::locality::{InFlightBlocks, LocalityIndex, Matches};
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, EngineState, Health, InFlight, Origin, OtherRouters,
-    Policy, Polled, Pool, PoolSnapshot, RetrySettings, Timeouts,
+    Answer, Backend, BackendSnapshot, CostModel, EngineState, Health, InFlight, Origin, OtherRouters, Policy, Polled,
+    Pool, PoolSnapshot,
 };
 use crate::prefix::Scale;
 use crate::routing::{Decision, Query, dispatch, prefix_key};
@@ -52,15 +52,8 @@ impl Router {
         let growth = timing.prefill_seconds_per_token_squared / timing.prefill_seconds_per_token.max(f64::MIN_POSITIVE);
         let cost = CostModel { work_per_context_token: growth, ..CostModel::default() };
         let pool = PoolSnapshot {
-            pool: Arc::new(Pool::new("simulated", Scale::new(block_tokens))),
-            models: Vec::new(),
-            block_tokens,
             policy: Policy { kind: contender.policy(), cost, stale_after: STALE_AFTER },
-            ejection: EjectionSettings::default(),
-            retry: RetrySettings::default(),
-            timeouts: Timeouts::default(),
-            session_header: None,
-            backends: Vec::new(),
+            ..PoolSnapshot::new(Arc::new(Pool::new("simulated", Scale::new(block_tokens))))
         };
         let capacity_tokens = u64::from(engine.kv_blocks) * u64::from(block_tokens.get());
         Self {

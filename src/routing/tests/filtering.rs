@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use super::*;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, EjectionSettings, FailureKind, Health, Origin, Polled, Pool,
-    PoolSnapshot, RetrySettings, Tenant, Timeouts, Transition,
+    Answer, Backend, BackendSnapshot, CostModel, FailureKind, Health, Origin, Polled, Pool, PoolSnapshot, Tenant,
+    Transition,
 };
 use crate::prefix::Scale;
 use crate::time::Moment;
@@ -24,15 +24,8 @@ fn pool(healths: &[Health]) -> PoolSnapshot {
         }
     };
     PoolSnapshot {
-        pool: Arc::new(Pool::new("llama", Scale::new(NonZeroU32::MIN))),
-        block_tokens: NonZeroU32::MIN,
-        models: Vec::new(),
-        policy: Policy::default(),
-        ejection: EjectionSettings::default(),
-        retry: RetrySettings::default(),
-        timeouts: Timeouts::default(),
-        session_header: None,
         backends: healths.iter().enumerate().map(backend).collect(),
+        ..PoolSnapshot::new(Arc::new(Pool::new("llama", Scale::new(NonZeroU32::MIN))))
     }
 }
 
