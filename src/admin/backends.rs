@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::pool::{Admission, BackendSnapshot, Health, PoolSnapshot};
+use crate::pool::{Admission, BackendSnapshot, EventView, Health, PoolSnapshot};
 use crate::state::State;
 use crate::time::Moment;
 
@@ -41,7 +41,33 @@ struct BackendReport {
     /// What its locality is read from: `exact`, `assumed` or `load_only`.
     trust: &'static str,
     stuck_seconds: f64,
+    /// What the engine tells of its cache, a source for each; empty if it is not asked to.
+    kv_events: Vec<EventReport>,
+    /// Why it is not known where the engine tells that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv_events_problem: Option<String>,
     engine: EngineReport,
+}
+
+/// One source of KV events.
+#[derive(Debug, Serialize)]
+struct EventReport {
+    endpoint: String,
+    /// One of `connecting`, `replaying`, `live`, `failed`.
+    state: &'static str,
+    /// Why the last connection or replay failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    blocks: u64,
+    block_tokens: Option<u32>,
+    last_seq: Option<u64>,
+    messages: u64,
+    gaps: u64,
+    replays: u64,
+    restarts: u64,
+    clears: u64,
+    undecodable: u64,
+    age_seconds: Option<f64>,
 }
 
 /// What the engine said; absent where it said nothing.
@@ -107,7 +133,28 @@ fn backend_report(state: &State, pool: &PoolSnapshot, backend: &BackendSnapshot,
         index_generation: backend.tenant.generation,
         trust: backend.trust().name(),
         stuck_seconds: load.stuck_for(now).as_secs_f64(),
+        kv_events: backend.feeds.iter().map(|view| event_report(view, now)).collect(),
+        kv_events_problem: backend.feeds_problem.as_deref().map(str::to_owned),
         engine: engine_report(backend, now),
+    }
+}
+
+fn event_report(view: &EventView, now: Moment) -> EventReport {
+    let (status, tenant) = (view.watch.get(), view.feed.tenant());
+    EventReport {
+        endpoint: view.endpoint.to_string(),
+        state: status.state.as_str(),
+        reason: status.reason.or(status.replay_reason),
+        blocks: tenant.blocks(),
+        block_tokens: tenant.block_tokens().map(std::num::NonZero::get),
+        last_seq: status.counts.last_seq,
+        messages: status.counts.messages,
+        gaps: status.counts.gaps,
+        replays: status.counts.replays,
+        restarts: status.counts.restarts,
+        clears: status.counts.clears,
+        undecodable: status.counts.undecodable,
+        age_seconds: status.last_message.map(|at| now.since(at).as_secs_f64()),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod discovery;
 pub mod engine;
+mod events;
 mod health;
 mod probe;
 mod reload;

@@ -23,6 +23,7 @@ use super::engine::EngineSample;
 
 use crate::client::{Client, ClientError, Connections, is_ours};
 use crate::config;
+use crate::kv_events::Source;
 use crate::pool::{ModelEntry, Origin};
 use crate::time::{self, Moment};
 
@@ -60,6 +61,8 @@ pub(super) enum Finding {
     NoSample(String),
     /// The models served.
     Models(Arc<[ModelEntry]>),
+    /// Where the engine publishes KV events, or why that is not known.
+    EventSources(Result<Vec<Source>, String>),
 }
 
 /// A finding and whom it is about.

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::engine::EngineSample;
+use super::events::{self, Followed};
 use super::health::Probes;
 use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
 use super::tokenizers::Tokenizers;
 use crate::client::{Connections, connections};
+use crate::kv_events::Source;
 use crate::config;
 use crate::metrics::BackendLabels;
 use crate::pool::{
@@ -71,6 +73,9 @@ struct BackendEntry {
     engine: EngineState,
     sample: Option<EngineSample>,
     models: Arc<[ModelEntry]>,
+    events: Followed,
+    /// Why it is not known where its engine publishes its events.
+    events_problem: Option<Arc<str>>,
     _tasks: Tasks,
 }
 
@@ -114,7 +119,8 @@ impl Table {
             Some(kept) => {
                 let has_changed = kept.config.health != config.health
                     || kept.config.metrics != config.metrics
-                    || kept.config.api_key != config.api_key;
+                    || kept.config.api_key != config.api_key
+                    || kept.config.kv_events.enabled != config.kv_events.enabled;
                 (kept.pool, kept.shadow, kept.backends, has_changed)
             }
             None => (
@@ -165,9 +171,17 @@ impl Table {
             engine: EngineState::default(),
             sample: None,
             models: Arc::default(),
+            events: self.configured_events(config, pool),
+            events_problem: None,
             _tasks: Tasks::start(&watched, &self.reports),
             backend: Arc::new(backend),
         }
+    }
+
+    /// What the configuration says to follow; what it leaves open, the backend will be asked for.
+    fn configured_events(&self, config: &config::Backend, pool: &config::Pool) -> Followed {
+        let source = events::configured(config, &settings::origin(&config.url).host).filter(|_| pool.kv_events.enabled);
+        Followed::start(source.into_iter().collect(), &config.name, &self.state.events)
     }
 
     fn watch_anew(&self, entry: &mut BackendEntry, pool: &config::Pool) {
@@ -175,6 +189,11 @@ impl Table {
         if !pool.metrics.enabled {
             // Nothing will be compared with it.
             entry.sample = None;
+        }
+        let is_asked = pool.kv_events.enabled && entry.config.kv_events.is_none();
+        if !is_asked {
+            entry.events = self.configured_events(&entry.config, pool);
+            entry.events_problem = None;
         }
         let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool);
         entry._tasks = Tasks::start(&watched, &self.reports);
@@ -224,6 +243,7 @@ impl Table {
         }
         self.state.index.sweep(SWEPT_ENTRIES);
         self.state.shadow_index.sweep(SWEPT_ENTRIES);
+        self.state.events.sweep(SWEPT_ENTRIES);
         self.forget_removed();
     }
 
@@ -329,6 +349,28 @@ impl BackendEntry {
                 return self.miss_sample(state, pool);
             }
             Finding::Models(models) => self.models = models,
+            Finding::EventSources(sources) => return self.follow(sources, state),
+        }
+        true
+    }
+
+    /// Follows what the engine says that it publishes; whether that is news.
+    fn follow(&mut self, sources: Result<Vec<Source>, String>, state: &State) -> bool {
+        match sources {
+            Ok(sources) => {
+                let was_a_problem = self.events_problem.take().is_some();
+                if self.events.is_of(&sources) {
+                    return was_a_problem;
+                }
+                self.events = Followed::start(sources, &self.config.name, &state.events);
+            }
+            Err(problem) => {
+                if self.events_problem.as_deref() == Some(&*problem) {
+                    return false;
+                }
+                log::warn!("backend {}: no KV events: {problem}", self.config.name);
+                self.events_problem = Some(problem.into());
+            }
         }
         true
     }
@@ -387,6 +429,7 @@ impl BackendEntry {
             pool.name()
         );
         self.tenant = state.index.restart(self.tenant);
+        self.events.forget();
         state.metrics.restarted(&self.labels(pool));
     }
 
@@ -405,7 +448,8 @@ impl BackendEntry {
             engine: self.engine,
             others: OtherRouters::default(),
             models: Arc::clone(&self.models),
-            feeds: Arc::default(),
+            feeds: self.events.views(),
+            feeds_problem: self.events_problem.clone(),
         }
     }
 }

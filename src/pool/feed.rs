@@ -1,8 +1,9 @@
 //! What an engine tells of its cache, as decisions see it: a place in the index of events, and whether it is current.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::kv_events::Batch;
+use crate::kv_events::{Batch, SourceWatch};
 use crate::locality::{Applied, ExactTenant, TierBlocks};
 
 /// The KV events of one cache: a backend's engine, or one of its data-parallel ranks. Written by the task that follows
@@ -13,6 +14,17 @@ pub struct EventFeed {
     is_live: AtomicBool,
     messages: AtomicU64,
     applied: AppliedTotals,
+}
+
+/// A feed as decisions and operators see it.
+#[derive(Debug, Clone)]
+pub struct EventView {
+    /// What has come of it.
+    pub feed: Arc<EventFeed>,
+    /// Where it comes from.
+    pub endpoint: Arc<str>,
+    /// How it is followed.
+    pub watch: SourceWatch,
 }
 
 /// Sums of [`Applied`], for metrics.

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::prefix::Scale;
 
 pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
-pub use feed::{EventFeed, TierCredits};
+pub use feed::{EventFeed, EventView, TierCredits};
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
 pub use model::ModelEntry;
 pub use policy::{CostModel, Policy, PolicyKind};

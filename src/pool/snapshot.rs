@@ -14,7 +14,7 @@ use http::HeaderName;
 use smallvec::SmallVec;
 
 use super::{
-    Admission, Backend, EjectionSettings, EventFeed, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant,
+    Admission, Backend, EjectionSettings, EventView, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant,
     TierCredits, Trust,
 };
 use crate::locality::ExactTenant;
@@ -97,7 +97,9 @@ pub struct BackendSnapshot {
     /// The models that it lists.
     pub models: Arc<[ModelEntry]>,
     /// What its engine tells of its cache, a feed a rank; none if it does not.
-    pub feeds: Arc<[Arc<EventFeed>]>,
+    pub feeds: Arc<[EventView]>,
+    /// Why it is not known where its engine tells that.
+    pub feeds_problem: Option<Arc<str>>,
 }
 
 /// What other routers have in flight at a backend; nothing, if there are none or they do not tell.
@@ -269,6 +271,7 @@ impl BackendSnapshot {
             others: OtherRouters::default(),
             models: Arc::default(),
             feeds: Arc::default(),
+            feeds_problem: None,
         }
     }
 
@@ -279,12 +282,12 @@ impl BackendSnapshot {
 
     /// Whether all that its engine tells is current.
     fn hears(&self) -> bool {
-        !self.feeds.is_empty() && self.feeds.iter().all(|feed| feed.is_live())
+        !self.feeds.is_empty() && self.feeds.iter().all(|view| view.feed.is_live())
     }
 
     /// Where what its engine tells stands in the index of events.
     pub fn event_tenants(&self) -> impl Iterator<Item = &ExactTenant> {
-        self.feeds.iter().map(|feed| feed.tenant())
+        self.feeds.iter().map(|view| view.feed.tenant())
     }
 
     /// Whether nothing keeps requests from it.

@@ -107,7 +107,7 @@ fn judge(state: &State, ctx: &RequestContext, usage: Option<Usage>, labels: &Bac
     let has_new_blocks = usage.prompt_tokens.saturating_sub(cached) >= u64::from(pool.block_tokens.get());
     let feeds = &pool.backends[attempt.index].feeds;
     if has_new_blocks && !feeds.is_empty() {
-        let messages = feeds.iter().map(|feed| feed.messages()).sum();
+        let messages = feeds.iter().map(|view| view.feed.messages()).sum();
         let change = meter.answered(messages, pool.silent_after.get());
         state.trust_changed(labels, change.as_slice());
     }

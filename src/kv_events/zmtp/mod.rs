@@ -1,0 +1,298 @@
+//! The client's side of ZMTP 3.1 (ZeroMQ RFCs 23 and 37), as far as SUB and DEALER sockets need it.
+//!
+//! Own code, since what the `zeromq` crate does with a connection cannot be bounded: it allocates whatever frame length a
+//! peer claims, which ends the process; a peer that is gone without a word is never noticed; and it connects again behind
+//! our back, where messages are lost unseen. Here a connection is one TCP stream that its owner reads: nothing is queued
+//! but by the system's sockets, a silent peer is asked for a sign of life, and the end of a connection is always seen.
+//! Only TCP and the NULL mechanism, which is what engines use.
+
+mod codec;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use codec::{Frame, GREETING_BYTES, Greeting, command, property, put_command, put_frame, put_property, take_frame};
+
+/// Frames of one message: three for an event, four and more for a reply.
+pub(super) type Message = SmallVec<[Bytes; 4]>;
+
+/// Most frames of a message.
+const MAX_FRAMES: usize = 8;
+
+/// Most bytes of a message. A batch with a million tokens has 5 MB.
+const MAX_MESSAGE_BYTES: usize = 32 * 1024 * 1024;
+
+/// Most bytes of a command; they hold no more than a few names.
+const MAX_COMMAND_BYTES: usize = 64 * 1024;
+
+/// Room that is made before a read.
+const READ_BYTES: usize = 64 * 1024;
+
+/// How long a peer may be silent before it is asked for a sign of life, and then how long it has to give one.
+const MAX_SILENCE: Duration = Duration::from_secs(10);
+
+/// What this end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Sub,
+    Dealer,
+}
+
+/// Why there is no connection any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// Not within the time allowed.
+    #[error("no connection within {0:?}")]
+    TimedOut(Duration),
+    /// The system says no.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The other side has closed it.
+    #[error("the engine closed the connection")]
+    Closed,
+    /// No sign of life.
+    #[error("the engine gave no sign of life for {:?}", 2 * MAX_SILENCE)]
+    Silent,
+    /// Bytes that are not ZMTP.
+    #[error("{0}")]
+    Protocol(&'static str),
+    /// Another kind of socket.
+    #[error("the endpoint is that of a {found} socket; this one is for {wanted}")]
+    WrongSocket {
+        /// Its own name for it.
+        found: SocketName,
+        /// What this end needs.
+        wanted: &'static str,
+    },
+}
+
+/// A socket type by its name, if that is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SocketName(Option<&'static str>);
+
+/// A connection after its handshake.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    input: BytesMut,
+    output: BytesMut,
+    frames: Message,
+    /// Bytes in `frames`.
+    bytes: usize,
+    peer: Greeting,
+    /// When the peer has been silent for too long.
+    deadline: Instant,
+    is_asked: bool,
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sub => "SUB",
+            Self::Dealer => "DEALER",
+        }
+    }
+
+    fn peers(self) -> &'static str {
+        match self {
+            Self::Sub => "events, which a PUB socket sends",
+            Self::Dealer => "replays, which a ROUTER socket sends",
+        }
+    }
+
+    fn fits(self, peer: &[u8]) -> bool {
+        match self {
+            Self::Sub => matches!(peer, b"PUB" | b"XPUB"),
+            Self::Dealer => peer == b"ROUTER",
+        }
+    }
+}
+
+// === impl SocketName ===
+
+impl SocketName {
+    fn of(name: &[u8]) -> Self {
+        const KNOWN: [&str; 10] = ["PUB", "XPUB", "SUB", "XSUB", "ROUTER", "DEALER", "REQ", "REP", "PUSH", "PULL"];
+        Self(KNOWN.into_iter().find(|known| known.as_bytes() == name))
+    }
+}
+
+impl std::fmt::Display for SocketName {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.0.unwrap_or("different"))
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Connects to `host` and shakes hands, within `limit` in all.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub(super) async fn open(host: &str, port: u16, kind: Kind, limit: Duration) -> Result<Self, Error> {
+        let connecting = async {
+            let stream = TcpStream::connect((host, port)).await?;
+            stream.set_nodelay(true)?;
+            Self::shake_hands(stream, kind).await
+        };
+        tokio::time::timeout(limit, connecting).await.unwrap_or(Err(Error::TimedOut(limit)))
+    }
+
+    async fn shake_hands(stream: TcpStream, kind: Kind) -> Result<Self, Error> {
+        let mut connection = Self {
+            stream,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            frames: Message::new(),
+            bytes: 0,
+            peer: Greeting::OURS,
+            deadline: Instant::now() + MAX_SILENCE,
+            is_asked: false,
+        };
+        connection.output.extend_from_slice(&Greeting::OURS.bytes());
+        while connection.input.len() < GREETING_BYTES {
+            // Whoever speaks something else is told by the first byte, without waiting for the rest.
+            if connection.input.first().is_some_and(|&first| first != 0xff) {
+                return Err(Error::Protocol("what answers there does not speak ZMTP"));
+            }
+            connection.fill().await?;
+        }
+        connection.peer = Greeting::read(&connection.input.split_to(GREETING_BYTES))?;
+        let mut properties = Vec::new();
+        put_property(&mut properties, "Socket-Type", kind.name());
+        put_property(&mut properties, "Identity", "");
+        put_command(&mut connection.output, "READY", &properties);
+        let ready = loop {
+            match connection.frame()? {
+                Some(frame) if frame.is_command => break frame.body,
+                Some(_) => return Err(Error::Protocol("a message came before the READY command")),
+                None => connection.fill().await?,
+            }
+        };
+        match command(&ready) {
+            Some((b"READY", properties)) => match property(properties, b"Socket-Type") {
+                Some(peer) if kind.fits(peer) => Ok(connection),
+                Some(peer) => Err(Error::WrongSocket { found: SocketName::of(peer), wanted: kind.peers() }),
+                None => Err(Error::Protocol("the READY command has no Socket-Type")),
+            },
+            Some((b"ERROR", _)) => Err(Error::Protocol("the engine refuses the connection")),
+            _ => Err(Error::Protocol("the first command is not READY")),
+        }
+    }
+
+    /// Asks for all messages whose first frame begins with `topic`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub(super) async fn subscribe(&mut self, topic: &str) -> Result<(), Error> {
+        if self.peer.knows_commands() {
+            put_command(&mut self.output, "SUBSCRIBE", topic.as_bytes());
+        } else {
+            put_frame(&mut self.output, &[b"\x01", topic.as_bytes()].concat(), false);
+        }
+        self.flush().await
+    }
+
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub(super) async fn send(&mut self, frames: &[&[u8]]) -> Result<(), Error> {
+        for (at, frame) in frames.iter().enumerate() {
+            put_frame(&mut self.output, frame, at + 1 < frames.len());
+        }
+        self.flush().await
+    }
+
+    /// The next message. Nothing is lost if this is dropped before it is ready.
+    ///
+    /// # Errors
+    /// See [`Error`]; the connection is of no use then.
+    pub(super) async fn next(&mut self) -> Result<Message, Error> {
+        loop {
+            while let Some(frame) = self.frame()? {
+                if frame.is_command {
+                    self.obey(&frame.body);
+                } else if let Some(message) = self.add(frame)? {
+                    return Ok(message);
+                }
+            }
+            self.fill().await?;
+        }
+    }
+
+    fn frame(&mut self) -> Result<Option<Frame>, Error> {
+        take_frame(&mut self.input, MAX_MESSAGE_BYTES - self.bytes, MAX_COMMAND_BYTES)
+    }
+
+    fn add(&mut self, frame: Frame) -> Result<Option<Message>, Error> {
+        if self.frames.len() >= MAX_FRAMES {
+            return Err(Error::Protocol("a message has more than 8 frames"));
+        }
+        self.bytes += frame.body.len();
+        self.frames.push(frame.body);
+        if frame.has_more {
+            return Ok(None);
+        }
+        self.bytes = 0;
+        Ok(Some(std::mem::take(&mut self.frames)))
+    }
+
+    /// A sign of life is asked for; others need no answer.
+    fn obey(&mut self, body: &[u8]) {
+        if let Some((b"PING", rest)) = command(body) {
+            // After the time to live comes a context, which goes back.
+            let context = rest.get(2..).unwrap_or_default();
+            put_command(&mut self.output, "PONG", &context[..context.len().min(16)]);
+        }
+    }
+
+    /// Sends what is to be sent, then reads what has come, at least a byte.
+    async fn fill(&mut self) -> Result<(), Error> {
+        self.flush().await?;
+        self.input.reserve(READ_BYTES);
+        loop {
+            match timeout_at(self.deadline, self.stream.read_buf(&mut self.input)).await {
+                Ok(Ok(0)) => return Err(Error::Closed),
+                Ok(read) => {
+                    read?;
+                    self.deadline = Instant::now() + MAX_SILENCE;
+                    self.is_asked = false;
+                    return Ok(());
+                }
+                Err(_) if self.is_asked => return Err(Error::Silent),
+                Err(_) => {
+                    self.deadline = Instant::now() + MAX_SILENCE;
+                    // Peers of before 3.1 cannot be asked.
+                    if self.peer.knows_commands() {
+                        self.is_asked = true;
+                        put_command(&mut self.output, "PING", &[0, 0]);
+                        self.flush().await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A peer that reads nothing makes this wait no longer than one that says nothing.
+    async fn flush(&mut self) -> Result<(), Error> {
+        while !self.output.is_empty() {
+            match timeout_at(self.deadline, self.stream.write_buf(&mut self.output)).await {
+                Ok(written) => drop(written?),
+                Err(_) => return Err(Error::Silent),
+            }
+        }
+        Ok(())
+    }
+}
