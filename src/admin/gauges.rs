@@ -140,7 +140,9 @@ fn encode_pools(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt
     )
 }
 
-fn each_backend(snapshot: &Snapshot) -> impl Iterator<Item = (BackendLabels, &PoolSnapshot, &BackendSnapshot)> {
+pub(super) fn each_backend(
+    snapshot: &Snapshot,
+) -> impl Iterator<Item = (BackendLabels, &PoolSnapshot, &BackendSnapshot)> {
     snapshot.pools().iter().flat_map(|pool| {
         pool.backends.iter().map(move |backend| {
             let labels =
@@ -150,7 +152,7 @@ fn each_backend(snapshot: &Snapshot) -> impl Iterator<Item = (BackendLabels, &Po
     })
 }
 
-fn encode_each<L: EncodeLabelSet>(
+pub(super) fn encode_each<L: EncodeLabelSet>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -163,6 +165,6 @@ fn encode_each<L: EncodeLabelSet>(
     Ok(())
 }
 
-fn encode_one(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
+pub(super) fn encode_one(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> fmt::Result {
     ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
 }

@@ -16,8 +16,8 @@ use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
 use super::tokenizers::Tokenizers;
 use crate::client::{Connections, connections};
-use crate::kv_events::Source;
 use crate::config;
+use crate::kv_events::Source;
 use crate::metrics::BackendLabels;
 use crate::pool::{
     Backend, BackendSnapshot, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot, Tenant,

@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 
 use crate::pool::{Change, Trust, TrustReason};
 use crate::shadow::Detour;
+use crate::tokens::NotTokenized;
 
 pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
 use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels, TokenizerLabels, TrustLabels};
@@ -56,6 +57,9 @@ pub struct TokenRecord {
     /// Prompt and cached tokens that the engine reported.
     pub actual: Option<(u64, u64)>,
 }
+
+/// The outcome of tokenizing where nothing was in the way.
+const TOKENIZED: &str = "tokenized";
 
 /// The registry and the handles into it. Written by every part of the program, read by scrapes.
 #[derive(Debug)]
@@ -256,6 +260,7 @@ impl Metrics {
         for family in [&self.detour, &self.saved_prefill] {
             let _ = family.get_or_create(&labels);
         }
+        let _ = self.tokenized.get_or_create(&TokenizerLabels { pool: Arc::clone(pool), outcome: TOKENIZED });
     }
 
     /// A backend is there: its series start at zero, but for those by status, which are too many.
@@ -338,7 +343,8 @@ impl Metrics {
     }
 
     /// A pool's tokenizer was asked for a request's token ids.
-    pub fn tokenized(&self, pool: &Arc<str>, outcome: &'static str) {
+    pub fn tokenized(&self, pool: &Arc<str>, failure: Option<NotTokenized>) {
+        let outcome = failure.map_or(TOKENIZED, NotTokenized::as_str);
         self.tokenized.get_or_create(&TokenizerLabels { pool: Arc::clone(pool), outcome }).inc();
     }
 
@@ -379,6 +385,9 @@ impl Metrics {
         }
         for family in [&self.detour, &self.saved_prefill] {
             family.remove(&labels);
+        }
+        for outcome in [TOKENIZED].into_iter().chain(NotTokenized::WORDS) {
+            self.tokenized.remove(&TokenizerLabels { pool: Arc::clone(pool), outcome });
         }
         // Of requests for which no backend was chosen.
         self.forget(&BackendLabels { pool: Arc::clone(pool), backend: Arc::default() });

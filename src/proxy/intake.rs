@@ -64,8 +64,8 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     let head = plan::Head::of(session.req_header());
     let planned = plan::plan(&snapshot, head, &bytes, &state.responses).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
-    if let Some(outcome) = plan.tokenizer_outcome() {
-        state.metrics.tokenized(snapshot.pools()[pool].pool.name(), outcome);
+    if let Some(failure) = plan.tokenizing {
+        state.metrics.tokenized(snapshot.pools()[pool].pool.name(), failure);
     }
     ctx.route = Some(Route { snapshot, pool, plan, received, decision_micros: 0 });
     Ok(false)

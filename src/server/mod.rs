@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 pub use run::run;
 pub use tls::TlsError;
 
-use crate::admin::{Admin, Gauges, Shadows};
+use crate::admin::{Admin, Events, Gauges, Shadows};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
 use crate::proxy::Gateway;
@@ -120,6 +120,7 @@ impl Server {
         let admin = bind(config.admin.address, None).await?;
         let state = Arc::new(State::new(config)?);
         state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
+        state.metrics.add_collector(Box::new(Events::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Shadows::new(Arc::clone(&state))));
         let (control, _) = control::start(Arc::clone(&state), source)?;
         Self::serve(state, control, bound, admin).map_err(StartError::System)

@@ -53,6 +53,22 @@ pub enum NotTokenized {
 // === impl NotTokenized ===
 
 impl NotTokenized {
+    /// All words of [`as_str`](Self::as_str).
+    pub const WORDS: [&'static str; 12] = [
+        "media",
+        "request_template",
+        "truncation",
+        "continued",
+        "form",
+        "endpoint",
+        "no_template",
+        "refused",
+        "too_large",
+        "out_of_fuel",
+        "timed_out",
+        "failed",
+    ];
+
     /// The name for metric labels.
     pub fn as_str(self) -> &'static str {
         match self {
