@@ -6,4 +6,5 @@ mod client;
 mod faults;
 mod kv_events;
 mod lifecycle;
+mod listener;
 mod serving;
