@@ -144,3 +144,73 @@ impl<T> Table<T> {
         self.0.iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testing;
+
+    /// Spread over all bits, which the table takes from both ends.
+    fn hash(value: &u32) -> u64 {
+        u64::from(*value).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    proptest! {
+        #![proptest_config(testing::config(128))]
+
+        #[test]
+        fn a_table_agrees_with_a_set_and_keeps_to_its_bytes(
+            max_bytes in prop_oneof![Just(usize::MAX), 0usize..3000],
+            changes in prop::collection::vec((0u32..300, 0u8..8), 0..900),
+        ) {
+            let (budget, mut table, mut model) = (Budget::new(max_bytes), Table::new(), HashSet::new());
+            // First mostly insertions, then mostly removals.
+            let half = changes.len() / 2;
+            for (nth, (value, kind)) in changes.into_iter().enumerate() {
+                let is_insertion = (kind < 6) == (nth < half);
+                if is_insertion && !model.contains(&value) {
+                    let is_added = table.insert(hash(&value), value, hash, &budget);
+                    prop_assert!(is_added || max_bytes < usize::MAX, "refused without need");
+                    if is_added {
+                        model.insert(value);
+                    }
+                } else if !is_insertion {
+                    let removed = table.remove(hash(&value), |found| *found == value, hash, &budget);
+                    prop_assert_eq!(removed.is_some(), model.remove(&value));
+                }
+                prop_assert_eq!(table.iter().count(), model.len());
+                prop_assert!(model.iter().all(|value| table.find(hash(value), |found| found == value).is_some()));
+                prop_assert_eq!(budget.used_bytes(), table.bytes(), "other bytes are counted than are allocated");
+                prop_assert!(budget.used_bytes() <= max_bytes);
+            }
+            table.free(&budget);
+            prop_assert_eq!(budget.used_bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn an_emptied_table_gives_its_memory_back() {
+        let (budget, mut table) = (Budget::new(usize::MAX), Table::new());
+        for value in 0..10_000 {
+            assert!(table.insert(hash(&value), value, hash, &budget));
+        }
+        let full = budget.used_bytes();
+        for value in 0..9_500 {
+            table.remove(hash(&value), |found| *found == value, hash, &budget);
+        }
+        assert!(budget.used_bytes() <= full / 4, "a nearly empty table keeps {} of {full}", budget.used_bytes());
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is() {
+        let budget = Budget::new(100);
+        assert!(budget.take(60) && !budget.take(41) && budget.take(40));
+        assert!(!budget.take(usize::MAX), "a sum that does not fit in a number is too large");
+        budget.give_back(100);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

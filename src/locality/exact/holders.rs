@@ -232,3 +232,101 @@ impl Lists {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+    use crate::testing;
+
+    fn holder() -> impl Strategy<Value = Holder> + Clone {
+        (0u32..5, 1u32..4).prop_map(|(slot, level)| Holder::new(Slot::from_bits(slot), Level::from_bits(level)))
+    }
+
+    #[derive(Debug, Clone)]
+    enum Change {
+        Add(Holder),
+        Replace(Index, Holder),
+        Remove(Index),
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<Change>> {
+        let change = prop_oneof![
+            4 => holder().prop_map(Change::Add),
+            2 => (any::<Index>(), holder()).prop_map(|(at, holder)| Change::Replace(at, holder)),
+            3 => any::<Index>().prop_map(Change::Remove),
+        ];
+        prop::collection::vec(change, 0..80)
+    }
+
+    fn sorted(mut holders: Vec<u32>) -> Vec<u32> {
+        holders.sort_unstable();
+        holders
+    }
+
+    proptest! {
+        #![proptest_config(testing::config(256))]
+
+        #[test]
+        fn an_entry_holds_what_a_vector_holds(first in holder(), changes in changes()) {
+            let (budget, mut lists, mut model) = (Budget::new(1 << 20), Lists::default(), vec![first]);
+            let mut entry = Entry::new(BlockHash(1), first);
+            // Whoever comes first, the last list takes its place when it goes.
+            let mut neighbour = Entry::new(BlockHash(2), first);
+            for _ in 0..3 {
+                prop_assert!(neighbour.add(first, &mut lists, &budget));
+            }
+            for change in changes {
+                match change {
+                    Change::Add(holder) => {
+                        prop_assert!(entry.add(holder, &mut lists, &budget));
+                        model.push(holder);
+                    }
+                    Change::Replace(at, holder) => {
+                        let from = std::mem::replace(at.get_mut(&mut model), holder);
+                        entry.replace(from, holder, &mut lists);
+                    }
+                    Change::Remove(at) => {
+                        let removed = model.swap_remove(at.index(model.len()));
+                        let left = entry.remove(removed, &mut lists, &budget);
+                        prop_assert_eq!(left == Left::None, model.is_empty());
+                        if model.is_empty() {
+                            entry = Entry::new(BlockHash(1), first);
+                            model.push(first);
+                        }
+                    }
+                }
+                let mut seen = Vec::new();
+                entry.for_each(&lists, |holder| seen.push(holder.0));
+                prop_assert_eq!(sorted(seen), sorted(model.iter().map(|holder| holder.0).collect()));
+                prop_assert_eq!(entry.fingerprint(), Fingerprint::of(Fingerprint::sum(&model)));
+            }
+            model.drain(..).for_each(|holder| drop(entry.remove(holder, &mut lists, &budget)));
+            (0..4).for_each(|_| drop(neighbour.remove(first, &mut lists, &budget)));
+            prop_assert_eq!(budget.used_bytes(), 0, "the lists keep bytes");
+        }
+    }
+
+    #[test]
+    fn holders_that_add_up_alike_have_fingerprints_of_their_own() {
+        let of = |slots: [u32; 2]| {
+            let [a, b] = slots.map(|slot| Holder::new(Slot::from_bits(slot), Level::Gpu));
+            Fingerprint::sum(&[a, b])
+        };
+        let sums: std::collections::HashSet<u32> = (0..200).map(|slot| of([slot, 400 - slot])).collect();
+        assert_eq!(sums.len(), 200);
+    }
+
+    #[test]
+    fn without_bytes_a_third_holder_is_refused_and_two_stay() {
+        let holders = [1, 2, 3].map(|slot| Holder::new(Slot::from_bits(slot), Level::Gpu));
+        let (budget, mut lists) = (Budget::new(100), Lists::default());
+        let mut entry = Entry::new(BlockHash(1), holders[0]);
+        assert!(entry.add(holders[1], &mut lists, &budget));
+        let before = entry.fingerprint();
+        assert!(!entry.add(holders[2], &mut lists, &budget));
+        assert_eq!((entry.fingerprint(), budget.used_bytes()), (before, 0));
+    }
+}

@@ -48,9 +48,13 @@ mod tree;
 #[cfg(test)]
 mod check;
 #[cfg(test)]
+mod concurrency_tests;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod tests;
 
 pub use self::matches::{ExactMatches, TierBlocks};
 pub use self::slot::Slot;
