@@ -58,6 +58,8 @@ pub(crate) struct Client {
     origin: Origin,
     limit: Duration,
     keeps_connections: bool,
+    /// Sent with each request, and shown nowhere.
+    api_key: Option<Arc<str>>,
 }
 
 /// Whether a connection failed for a reason of this process, such as no file descriptor being left.
@@ -75,12 +77,17 @@ pub(crate) fn connections() -> Connections {
 impl Client {
     /// For `origin`, over kept connections; each exchange may take `limit` in all.
     pub(crate) fn new(connections: Connections, origin: Origin, limit: Duration) -> Self {
-        Self { connections, origin, limit, keeps_connections: true }
+        Self { connections, origin, limit, keeps_connections: true, api_key: None }
     }
 
     /// The same over a new connection each time, which shows whether anyone listens.
     pub(crate) fn connecting_anew(self) -> Self {
         Self { keeps_connections: false, ..self }
+    }
+
+    /// The same with an API key, as engines want it.
+    pub(crate) fn authorized_by(self, api_key: Option<Arc<str>>) -> Self {
+        Self { api_key, ..self }
     }
 
     /// For a plain HTTP server at `address`.
@@ -174,6 +181,9 @@ impl Client {
         let mut request = RequestHeader::build(method.clone(), path.as_bytes(), None)?;
         request.insert_header(http::header::HOST, self.origin.authority())?;
         request.insert_header(http::header::USER_AGENT, USER_AGENT)?;
+        if let Some(key) = &self.api_key {
+            request.insert_header(http::header::AUTHORIZATION, format!("Bearer {key}"))?;
+        }
         if length > 0 {
             request.insert_header(http::header::CONTENT_TYPE, "application/json")?;
             request.insert_header(http::header::CONTENT_LENGTH, length)?;

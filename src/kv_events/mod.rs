@@ -4,6 +4,7 @@
 //! one gapless run of what comes, a [`Decoder`] reads each message, and a [`Sink`] takes the events.
 
 mod decode;
+mod discovery;
 mod endpoint;
 mod event;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod stream;
 mod zmtp;
 
 pub use decode::{DecodeError, Decoder, Fault, LeftOut};
+pub use discovery::{Discovered, DiscoveryError, RankSource, discover};
 pub use endpoint::{Endpoint, EndpointError};
 pub use event::{Batch, EngineHash, Event, Medium, Removed, Stored};
 pub use source::{Following, Source};
