@@ -23,7 +23,7 @@ use super::engine::EngineSample;
 
 use crate::client::{Client, ClientError, Connections, is_ours};
 use crate::config;
-use crate::kv_events::Source;
+use crate::kv_events::{Discovered, Source, discover};
 use crate::pool::{ModelEntry, Origin};
 use crate::time::{self, Moment};
 
@@ -35,6 +35,9 @@ const MODELS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long that may take.
 const MODELS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a backend is asked where it publishes KV events, once it has said so.
+const EVENTS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Which backend a report is about: its number in the control loop's table, never given twice.
 pub(super) type BackendId = u64;
@@ -84,6 +87,8 @@ pub(super) struct Watched {
     pub(super) api_key: Option<config::Secret>,
     /// The data-parallel rank that it is, if its engine has several.
     pub(super) rank: Option<u32>,
+    /// Whether its engine is to say where it publishes KV events.
+    pub(super) is_asked_for_events: bool,
 }
 
 impl Watched {
@@ -117,7 +122,10 @@ impl Tasks {
         let mut tasks = vec![tokio::spawn(probe(watched.clone(), address, reports.clone())).abort_handle()];
         tasks.push(tokio::spawn(list_models(watched.clone(), addresses.clone(), reports.clone())).abort_handle());
         if watched.metrics.enabled {
-            tasks.push(tokio::spawn(scrape(watched.clone(), addresses, reports.clone())).abort_handle());
+            tasks.push(tokio::spawn(scrape(watched.clone(), addresses.clone(), reports.clone())).abort_handle());
+        }
+        if watched.is_asked_for_events {
+            tasks.push(tokio::spawn(find_events(watched.clone(), addresses, reports.clone())).abort_handle());
         }
         Self(tasks)
     }
@@ -233,6 +241,40 @@ async fn list_models(
             Err(_) => wait = (wait * 2).min(MODELS_INTERVAL),
         }
         sleep(jittered(wait)).await;
+    }
+}
+
+/// Asks where KV events are published, again and again: an engine that starts anew may publish elsewhere.
+async fn find_events(
+    watched: Watched,
+    mut addresses: watch::Receiver<Option<SocketAddr>>,
+    reports: mpsc::Sender<Report>,
+) {
+    let mut wait = STARTING_INTERVAL;
+    loop {
+        let Some(address) = known(&mut addresses).await else { return };
+        let connections = Arc::clone(&watched.connections);
+        let found = match discover(connections, &watched.origin, address, watched.api_key.as_ref()).await {
+            Ok(discovered) => sources_of(discovered, watched.rank),
+            Err(error) => Err(error.to_string()),
+        };
+        wait = if found.is_ok() { EVENTS_INTERVAL } else { (wait * 2).min(EVENTS_INTERVAL) };
+        if !send(&reports, watched.id, Finding::EventSources(found)).await {
+            return;
+        }
+        sleep(jittered(wait)).await;
+    }
+}
+
+/// The sources of a backend: all that its engine has, or those of the rank that it stands for.
+fn sources_of(discovered: Discovered, rank: Option<u32>) -> Result<Vec<Source>, String> {
+    let ranks = discovered.sources.into_iter();
+    let sources: Vec<_> = ranks.filter(|of| rank.is_none_or(|rank| rank == of.rank)).map(|of| of.source).collect();
+    match rank {
+        Some(rank) if sources.is_empty() => {
+            Err(format!("the engine names no event source of rank {rank}: data_parallel_ranks is too high"))
+        }
+        _ => Ok(sources),
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) fn watched(
         metrics: pool.metrics.clone(),
         api_key: pool.api_key.clone(),
         rank: config.rank,
+        is_asked_for_events: pool.kv_events.enabled && config.kv_events.is_none(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod decode;
 mod encode;
+mod discovery;
 mod endpoint;
 mod event;
 #[cfg(test)]
@@ -17,6 +18,8 @@ mod zmtp;
 
 pub use decode::{DecodeError, Decoder, Fault, LeftOut};
 pub use encode::{Form, encode};
+pub(crate) use discovery::discover;
+pub use discovery::{Discovered, DiscoveryError, RankSource};
 pub use endpoint::{Endpoint, EndpointError};
 pub use event::{Batch, EngineHash, Event, Medium, Removed, Stored};
 pub use source::{Following, Source};

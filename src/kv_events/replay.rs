@@ -11,11 +11,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::zmtp::{Connection, Error, Kind, Message};
+use super::zmtp::{Connection, Error, Kind, Limits, Message};
 use super::{Endpoint, Replay};
-
-/// How long an engine may take until its next reply. It replies between two batches, within 100 ms when idle.
-const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 /// How long a whole replay may take: 10,000 messages take seconds.
 const MAX_DURATION: Duration = Duration::from_secs(60);
@@ -41,10 +38,10 @@ pub(super) enum Reply {
 // === impl Exchange ===
 
 impl Exchange {
-    pub(super) fn start(endpoint: Endpoint, replay: Replay) -> Self {
+    pub(super) fn start(endpoint: Endpoint, replay: Replay, limits: Limits) -> Self {
         let (sender, replies) = mpsc::channel(QUEUE);
         let task = tokio::spawn(async move {
-            let end = match ask(&endpoint, replay, &sender).await {
+            let end = match ask(&endpoint, replay, limits, &sender).await {
                 Ok(()) => Reply::End,
                 Err(error) => Reply::Failed(error),
             };
@@ -66,16 +63,17 @@ impl Drop for Exchange {
     }
 }
 
-async fn ask(endpoint: &Endpoint, replay: Replay, replies: &mpsc::Sender<Reply>) -> Result<(), Error> {
+async fn ask(endpoint: &Endpoint, replay: Replay, limits: Limits, replies: &mpsc::Sender<Reply>) -> Result<(), Error> {
     let end = Instant::now() + MAX_DURATION;
-    let mut connection = Connection::open(&endpoint.host, endpoint.port, Kind::Dealer, MAX_SILENCE).await?;
+    let mut connection = Connection::open(&endpoint.host, endpoint.port, Kind::Dealer, limits).await?;
     connection.send(&[b"", &replay.from.to_be_bytes()]).await?;
     loop {
-        let next = timeout(MAX_SILENCE, timeout_at(end, connection.next()));
+        // An engine replies between two batches, within 100 ms when idle.
+        let next = timeout(limits.silence, timeout_at(end, connection.next()));
         let message = match next.await {
             Ok(Ok(message)) => message?,
             Ok(Err(_)) => return Err(Error::TimedOut(MAX_DURATION)),
-            Err(_) => return Err(Error::TimedOut(MAX_SILENCE)),
+            Err(_) => return Err(Error::Silent(limits.silence)),
         };
         let (seq, payload) =
             numbered(message).ok_or(Error::Protocol("a reply does not end in a number and a payload"))?;

@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use codec::{Frame, GREETING_BYTES, Greeting, command, property, put_command, put_frame, put_property, take_frame};
 
@@ -36,8 +36,14 @@ const MAX_COMMAND_BYTES: usize = 64 * 1024;
 /// Room that is made before a read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// How long a peer may be silent before it is asked for a sign of life, and then how long it has to give one.
-const MAX_SILENCE: Duration = Duration::from_secs(10);
+/// How long things may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Connecting, with the handshake.
+    pub(super) connect: Duration,
+    /// A peer's silence before it is asked for a sign of life, and then again until it gives one.
+    pub(super) silence: Duration,
+}
 
 /// What this end is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +65,8 @@ pub(super) enum Error {
     #[error("the engine closed the connection")]
     Closed,
     /// No sign of life.
-    #[error("the engine gave no sign of life for {:?}", 2 * MAX_SILENCE)]
-    Silent,
+    #[error("the engine gave no sign of life within {0:?}")]
+    Silent(Duration),
     /// Bytes that are not ZMTP.
     #[error("{0}")]
     Protocol(&'static str),
@@ -88,9 +94,18 @@ pub(super) struct Connection {
     /// Bytes in `frames`.
     bytes: usize,
     peer: Greeting,
+    silence: Duration,
     /// When the peer has been silent for too long.
     deadline: Instant,
     is_asked: bool,
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(5), silence: Duration::from_secs(10) }
+    }
 }
 
 // === impl Kind ===
@@ -136,20 +151,20 @@ impl std::fmt::Display for SocketName {
 // === impl Connection ===
 
 impl Connection {
-    /// Connects to `host` and shakes hands, within `limit` in all.
+    /// Connects to `host` and shakes hands.
     ///
     /// # Errors
     /// See [`Error`].
-    pub(super) async fn open(host: &str, port: u16, kind: Kind, limit: Duration) -> Result<Self, Error> {
+    pub(super) async fn open(host: &str, port: u16, kind: Kind, limits: Limits) -> Result<Self, Error> {
         let connecting = async {
             let stream = TcpStream::connect((host, port)).await?;
             stream.set_nodelay(true)?;
-            Self::shake_hands(stream, kind).await
+            Self::shake_hands(stream, kind, limits).await
         };
-        tokio::time::timeout(limit, connecting).await.unwrap_or(Err(Error::TimedOut(limit)))
+        timeout(limits.connect, connecting).await.unwrap_or(Err(Error::TimedOut(limits.connect)))
     }
 
-    async fn shake_hands(stream: TcpStream, kind: Kind) -> Result<Self, Error> {
+    async fn shake_hands(stream: TcpStream, kind: Kind, limits: Limits) -> Result<Self, Error> {
         let mut connection = Self {
             stream,
             input: BytesMut::new(),
@@ -157,7 +172,8 @@ impl Connection {
             frames: Message::new(),
             bytes: 0,
             peer: Greeting::OURS,
-            deadline: Instant::now() + MAX_SILENCE,
+            deadline: Instant::now() + limits.silence,
+            silence: limits.silence,
             is_asked: false,
         };
         connection.output.extend_from_slice(&Greeting::OURS.bytes());
@@ -171,7 +187,9 @@ impl Connection {
         connection.peer = Greeting::read(&connection.input.split_to(GREETING_BYTES))?;
         let mut properties = Vec::new();
         put_property(&mut properties, "Socket-Type", kind.name());
-        put_property(&mut properties, "Identity", "");
+        if kind == Kind::Dealer {
+            put_property(&mut properties, "Identity", "");
+        }
         put_command(&mut connection.output, "READY", &properties);
         let ready = loop {
             match connection.frame()? {
@@ -267,13 +285,13 @@ impl Connection {
                 Ok(Ok(0)) => return Err(Error::Closed),
                 Ok(read) => {
                     read?;
-                    self.deadline = Instant::now() + MAX_SILENCE;
+                    self.deadline = Instant::now() + self.silence;
                     self.is_asked = false;
                     return Ok(());
                 }
-                Err(_) if self.is_asked => return Err(Error::Silent),
+                Err(_) if self.is_asked => return Err(Error::Silent(self.silence)),
                 Err(_) => {
-                    self.deadline = Instant::now() + MAX_SILENCE;
+                    self.deadline = Instant::now() + self.silence;
                     // Peers of before 3.1 cannot be asked.
                     if self.peer.knows_commands() {
                         self.is_asked = true;
@@ -290,7 +308,7 @@ impl Connection {
         while !self.output.is_empty() {
             match timeout_at(self.deadline, self.stream.write_buf(&mut self.output)).await {
                 Ok(written) => drop(written?),
-                Err(_) => return Err(Error::Silent),
+                Err(_) => return Err(Error::Silent(self.silence)),
             }
         }
         Ok(())

@@ -13,12 +13,12 @@ use tokio::time::sleep;
 
 use super::replay::{Exchange, Reply, numbered};
 use super::status::SourceWatch;
-use super::zmtp::{Connection, Error, Kind};
+use super::zmtp::{Connection, Error, Kind, Limits};
 use super::{Counts, Endpoint, Replay, Sink, SourceState, SourceStatus, Stream};
 use crate::time;
 
-/// How long connecting may take, with its handshake.
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+#[cfg(test)]
+mod tests;
 
 /// The wait before the second attempt, and the longest one. An engine takes half a minute to start.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -48,6 +48,7 @@ struct Follower<S> {
     sink: S,
     stream: Stream,
     status: SourceWatch,
+    limits: Limits,
     wait: Duration,
 }
 
@@ -56,9 +57,13 @@ struct Follower<S> {
 impl Source {
     /// Follows it from now on. `name` is for the log; `sink` holds nothing of it yet, and is called from a task.
     pub fn follow<S: Sink + Send + 'static>(self, name: Arc<str>, sink: S) -> Following {
+        self.follow_within(Limits::default(), name, sink)
+    }
+
+    fn follow_within<S: Sink + Send + 'static>(self, limits: Limits, name: Arc<str>, sink: S) -> Following {
         let status = SourceWatch::default();
         let stream = Stream::new(self.replay_endpoint.is_some());
-        let follower = Follower { name, source: self, sink, stream, status: status.clone(), wait: FIRST_WAIT };
+        let follower = Follower { name, source: self, sink, stream, status: status.clone(), limits, wait: FIRST_WAIT };
         Following { status, task: tokio::spawn(follower.run()).abort_handle() }
     }
 }
@@ -100,12 +105,12 @@ impl<S: Sink> Follower<S> {
 
     async fn connect_and_follow(&mut self) -> Result<std::convert::Infallible, Error> {
         let Endpoint { host, port } = self.source.endpoint.clone();
-        let mut live = Connection::open(&host, port, Kind::Sub, CONNECT_LIMIT).await?;
+        let mut live = Connection::open(&host, port, Kind::Sub, self.limits).await?;
         live.subscribe(&self.source.topic).await?;
         log::info!("{}: KV events: connected to {}", self.name, self.source.endpoint);
         self.status.change(|status| status.connections += 1);
-        let replay = self.stream.connected();
-        let mut exchange = self.start(replay);
+        let first = self.stream.connected();
+        let mut exchange = self.start(first);
         loop {
             self.report();
             let replay = tokio::select! {
@@ -126,7 +131,7 @@ impl<S: Sink> Follower<S> {
     }
 
     fn start(&self, replay: Option<Replay>) -> Option<Exchange> {
-        Some(Exchange::start(self.source.replay_endpoint.clone()?, replay?))
+        Some(Exchange::start(self.source.replay_endpoint.clone()?, replay?, self.limits))
     }
 
     fn live(&mut self, message: Option<(u64, Bytes)>) -> Option<Replay> {
