@@ -27,6 +27,7 @@ const MIN_SEGMENT_BYTES: usize = 128;
 pub(super) struct Encoder {
     pipeline: PipelineTokenizer,
     options: EncodeOptions,
+    min_segment_bytes: usize,
     /// Ids of the added tokens to cut before.
     cuts: HashSet<u32>,
     added: HashMap<String, u32>,
@@ -54,7 +55,7 @@ impl Encoder {
         let template = &pipeline.get_post_processor().single;
         let prefix = template.prefix.iter().map(|(token, _)| token.id()).collect();
         let suffix = template.suffix.iter().map(|(token, _)| token.id()).collect();
-        Self { pipeline, options, cuts, added, prefix, suffix }
+        Self { pipeline, options, min_segment_bytes: MIN_SEGMENT_BYTES, cuts, added, prefix, suffix }
     }
 
     /// Replaces what is put around a text.
@@ -107,11 +108,18 @@ impl Encoder {
         Ok(ids)
     }
 
+    /// Cuts wherever it can.
+    #[cfg(test)]
+    pub(super) fn with_small_segments(mut self) -> Self {
+        self.min_segment_bytes = 1;
+        self
+    }
+
     /// The ids of a text, tokenized whole.
     #[cfg(test)]
     pub(super) fn encode_whole(&self, text: &str) -> Vec<u32> {
         let mut tokens = Vec::new();
-        self.tokenize(text, &mut tokens).unwrap();
+        self.pipeline.encode_into(text, &self.options, &mut tokens).unwrap();
         PipelineToken::cast_slice(&tokens).to_vec()
     }
 
@@ -159,7 +167,7 @@ impl<'a> Segments<'a> {
                 vocabulary.extract_next(self.text.as_bytes(), self.search, false, false)
             {
                 self.search = end;
-                if start >= self.start + MIN_SEGMENT_BYTES && self.encoder.cuts.contains(&id) {
+                if start >= self.start + self.encoder.min_segment_bytes && self.encoder.cuts.contains(&id) {
                     return start;
                 }
             }
@@ -182,3 +190,6 @@ impl<'a> Iterator for Segments<'a> {
         Some(segment)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use tokenizers::pipeline::PipelineTokenizer;
+use tokenizers::pipeline::{EncodeOptions, PipelineTokenizer};
 
 use super::config::{self, Templates, TokenizerConfig};
 use super::encode::Encoder;
@@ -127,14 +127,7 @@ fn templates(files: &TokenizerFiles, config: Templates) -> Result<Option<Templat
 fn pipeline(path: &Path, added_tokens: &[Value]) -> Result<PipelineTokenizer, LoadError> {
     let text = read(path)?;
     let problem = |problem: String| LoadError::Tokenizer { path: path.to_owned(), problem };
-    // Files of older releases are brought into the form of today first.
-    let pipeline = match tokenizers::from_json(&text) {
-        Ok(pipeline) => pipeline,
-        Err(_) => {
-            let text = tokenizers::canonicalize_str(&text).map_err(|error| problem(error.to_string()))?;
-            tokenizers::from_json(&text).map_err(|error| problem(error.to_string()))?
-        }
-    };
+    let pipeline = parse(&text).map_err(problem)?;
     let missing = missing_tokens(&pipeline, added_tokens);
     if missing.is_empty() {
         return Ok(pipeline);
@@ -142,8 +135,22 @@ fn pipeline(path: &Path, added_tokens: &[Value]) -> Result<PipelineTokenizer, Lo
     let mut document: Value =
         serde_json::from_str(&text).map_err(|source| LoadError::NotJson { path: path.to_owned(), source })?;
     add_tokens(&mut document, missing);
-    tokenizers::canonicalize_value(&mut document).map_err(|error| problem(error.to_string()))?;
-    tokenizers::from_json(&document.to_string()).map_err(|error| problem(error.to_string()))
+    parse(&document.to_string()).map_err(problem)
+}
+
+/// The tokenizer of a `tokenizer.json`; else what is wrong with it.
+pub(super) fn parse(json: &str) -> Result<PipelineTokenizer, String> {
+    let pipeline = match tokenizers::from_json(json) {
+        Ok(pipeline) => pipeline,
+        // Most files are of an older form, which is brought into that of today.
+        Err(_) => {
+            let json = tokenizers::canonicalize_str(json).map_err(|error| error.to_string())?;
+            tokenizers::from_json(&json).map_err(|error| error.to_string())?
+        }
+    };
+    // Some kinds of pre-tokenizer are read, and fail at the first text.
+    let sample = pipeline.encode_into("a sample, 1 2", &EncodeOptions::no_specials(), &mut Vec::new());
+    sample.map(|()| pipeline).map_err(|error| error.to_string())
 }
 
 /// The added tokens of the config that the tokenizer has not, or has with other properties.

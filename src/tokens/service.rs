@@ -105,3 +105,6 @@ impl Service {
         job.await.unwrap_or(Err(NotTokenized::Failed))
     }
 }
+
+#[cfg(test)]
+mod tests;

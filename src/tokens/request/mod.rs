@@ -11,6 +11,9 @@ mod plain;
 mod responses;
 mod tools;
 
+#[cfg(test)]
+mod tests;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 

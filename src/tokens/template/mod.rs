@@ -199,3 +199,6 @@ impl io::Write for &mut Output {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
