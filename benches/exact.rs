@@ -58,11 +58,14 @@ struct Stream {
     held: std::collections::VecDeque<[EngineHash; PROMPT]>,
 }
 
+/// A part of the whole, by its name.
+type Part = (&'static str, fn(Extent));
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let is_bench = args.iter().any(|arg| arg == "--bench");
     let extent = Extent { divisor: if is_bench { 1 } else { 1000 } };
-    let parts: [(&str, fn(Extent)); 4] =
+    let parts: [Part; 4] =
         [("memory", memory), ("ingest", ingest), ("lookup", lookups), ("beside", lookups_beside_a_writer)];
     let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     for (name, run) in parts {
