@@ -86,7 +86,9 @@ fn what_a_tenant_always_holds_always_matches_while_others_hold_parts_of_it() {
 fn the_beginning_that_is_always_held_is_seen_at_all_times_while_ends_come_and_go() {
     let (index, prompt) = (Arc::new(ExactIndex::new(64 << 20, 42)), Prompt::new(1, 50));
     let (a, b) = (index.join(), index.join());
-    [&a, &b].map(|tenant| tenant.apply(&prompt.stored(0..20, Medium::Gpu)));
+    for tenant in [&a, &b] {
+        tenant.apply(&prompt.stored(0..20, Medium::Gpu));
+    }
     let chain = prompt.chain();
     beside(
         [&a, &b],
@@ -138,7 +140,7 @@ impl Told {
     fn steady<R>(&self, look: impl FnOnce() -> R) -> Option<(usize, R)> {
         let before = self.0.load(Ordering::SeqCst);
         let seen = look();
-        (before % 2 == 0 && self.0.load(Ordering::SeqCst) == before).then_some((before / 2, seen))
+        (before.is_multiple_of(2) && self.0.load(Ordering::SeqCst) == before).then_some((before / 2, seen))
     }
 }
 
@@ -156,10 +158,16 @@ fn between_changes_exactly_what_is_held_matches() {
         |tenant, _| {
             let told = &told[usize::from(std::ptr::eq(tenant, &tenants[1]))];
             told.change(|| match told.0.load(Ordering::SeqCst) / 2 % 4 {
-                0 => drop(tenant.apply(&prompt.stored(0..40, Medium::Gpu))),
-                1 => drop(tenant.apply(&prompt.removed(0..1, Medium::Gpu))),
+                0 => {
+                    tenant.apply(&prompt.stored(0..40, Medium::Gpu));
+                }
+                1 => {
+                    tenant.apply(&prompt.removed(0..1, Medium::Gpu));
+                }
                 2 => tenant.clear(),
-                _ => drop(index.sweep(64)),
+                _ => {
+                    index.sweep(64);
+                }
             });
         },
         |matches, rng| {

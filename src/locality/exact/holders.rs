@@ -303,8 +303,12 @@ mod tests {
                 prop_assert_eq!(sorted(seen), sorted(model.iter().map(|holder| holder.0).collect()));
                 prop_assert_eq!(entry.fingerprint(), Fingerprint::of(Fingerprint::sum(&model)));
             }
-            model.drain(..).for_each(|holder| drop(entry.remove(holder, &mut lists, &budget)));
-            (0..4).for_each(|_| drop(neighbour.remove(first, &mut lists, &budget)));
+            for holder in model {
+                entry.remove(holder, &mut lists, &budget);
+            }
+            for _ in 0..4 {
+                neighbour.remove(first, &mut lists, &budget);
+            }
             prop_assert_eq!(budget.used_bytes(), 0, "the lists keep bytes");
         }
     }

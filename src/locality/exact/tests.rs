@@ -102,7 +102,9 @@ fn a_block_in_a_slower_medium_counts_there_with_all_behind_it() {
 fn a_block_stored_twice_is_gone_when_it_is_removed_twice() {
     let (index, prompt) = (index(), Prompt::new(1, 1));
     let tenant = index.join();
-    (0..2).for_each(|_| drop(tenant.apply(&prompt.stored(0..1, Medium::Gpu))));
+    for _ in 0..2 {
+        tenant.apply(&prompt.stored(0..1, Medium::Gpu));
+    }
     tenant.apply(&prompt.removed(0..1, Medium::Gpu));
     assert_eq!(matched(&index, &tenant, &prompt), on_gpu(1));
     tenant.apply(&prompt.removed(0..1, Medium::Gpu));
@@ -194,7 +196,9 @@ fn only_the_first_group_of_full_attention_is_indexed() {
 fn what_a_clear_ends_is_gone_at_once_and_swept_later() {
     let (index, prompt) = (index(), Prompt::new(1, 2000));
     let (tenant, other) = (index.join(), index.join());
-    [&tenant, &other].map(|tenant| tenant.apply(&prompt.stored(0..2000, Medium::Gpu)));
+    for tenant in [&tenant, &other] {
+        tenant.apply(&prompt.stored(0..2000, Medium::Gpu));
+    }
     let slot = tenant.slot();
     tenant.clear();
     assert_ne!(tenant.slot(), slot);
