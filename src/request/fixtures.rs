@@ -1,17 +1,17 @@
-//! Access to the recorded exchanges with real engines, for this module's tests.
+//! Access to the recorded exchanges with real engines, for tests.
 
 use std::path::Path;
 
 use crate::testing;
 
 /// A recorded file: its name without folder, and its bytes.
-pub(super) struct Recording {
-    pub(super) name: String,
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Recording {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// All recorded files below `folder` whose names end in `suffix`, by name; none if there are no fixtures.
-pub(super) fn recordings(folder: &str, suffix: &str) -> Vec<Recording> {
+pub(crate) fn recordings(folder: &str, suffix: &str) -> Vec<Recording> {
     let Some(folder) = testing::shared("fixtures/vllm").map(|vllm| vllm.join(folder)) else { return Vec::new() };
     let entries = std::fs::read_dir(&folder).unwrap();
     let mut found: Vec<_> = entries.map(|entry| load(&entry.unwrap().path())).collect();
@@ -25,7 +25,7 @@ fn load(path: &Path) -> Recording {
 }
 
 /// The start line and the body (chunked framing taken off) of the first message in `bytes`.
-pub(super) fn split(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
+pub(crate) fn split(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
     let head_end = memchr::memmem::find(bytes, b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..head_end]).unwrap().to_ascii_lowercase();
     let start_line = head.lines().next().unwrap().to_owned();

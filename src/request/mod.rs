@@ -19,7 +19,7 @@ mod usage;
 mod writer;
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,184 @@
+//! Text to token ids, paying for new text only.
+//!
+//! The tokenizer itself cuts a text at the added tokens that it finds in it, and treats the pieces between them apart:
+//! special tokens end merges. [`Encoder`] finds the same tokens by the tokenizer's own search, cuts *before* some of
+//! them, and looks up or tokenizes each segment. That gives the ids of the whole because
+//! - the search goes on behind each token it found, and looks no further left than that, so a segment that begins with
+//!   a found token has the same tokens found in it as it had within the whole;
+//! - it looks further right only for tokens that have to be single words, and takes in what is on the left only for
+//!   those that strip it: the former rule cutting out for a tokenizer, the latter are not cut at;
+//! - normalizers and pre-tokenizers see one piece between tokens at a time, and beside it only whether it opens the
+//!   text. Behind a token it never does, and the segments but for the first begin with one.
+//!
+//! Tokens that are matched in normalized text are found within the pieces, and are no place to cut.
+
+use std::collections::{HashMap, HashSet};
+
+use tokenizers::pipeline::{EncodeOptions, Override, PipelinePatternMatcher, PipelineToken, PipelineTokenizer};
+
+use super::NotTokenized;
+use super::cache::SegmentCache;
+use super::stop::Stop;
+
+/// A segment is made at least this long, bytes, if there is so much: a shorter one is cheaper to tokenize than to keep.
+const MIN_SEGMENT_BYTES: usize = 128;
+
+/// The tokenizer proper.
+pub(super) struct Encoder {
+    pipeline: PipelineTokenizer,
+    options: EncodeOptions,
+    /// Ids of the added tokens to cut before.
+    cuts: HashSet<u32>,
+    added: HashMap<String, u32>,
+    /// What is put around a text if special tokens are asked for.
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+}
+
+// === impl Encoder ===
+
+impl Encoder {
+    pub(super) fn new(pipeline: PipelineTokenizer) -> Self {
+        // Engines turn off what `tokenizer.json` says of truncation and padding.
+        let options = EncodeOptions {
+            add_special_tokens: false,
+            encode_special_tokens: false,
+            padding: Override::Off,
+            truncation: Override::Off,
+        };
+        let tokens = pipeline.get_added_vocabulary().get_added_tokens_decoder();
+        let looks_right = tokens.values().any(|token| token.single_word && !token.normalized);
+        let cuts = tokens.iter().filter(|(_, token)| !looks_right && !token.normalized && !token.lstrip);
+        let cuts = cuts.map(|(id, _)| *id).collect();
+        let added = tokens.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
+        let template = &pipeline.get_post_processor().single;
+        let prefix = template.prefix.iter().map(|(token, _)| token.id()).collect();
+        let suffix = template.suffix.iter().map(|(token, _)| token.id()).collect();
+        Self { pipeline, options, cuts, added, prefix, suffix }
+    }
+
+    /// Replaces what is put around a text.
+    pub(super) fn with_ends(mut self, prefix: Option<u32>, suffix: Option<u32>) -> Self {
+        self.prefix = prefix.into_iter().collect();
+        self.suffix = suffix.into_iter().collect();
+        self
+    }
+
+    pub(super) fn has_added_token(&self, token: &str) -> bool {
+        self.added.contains_key(token)
+    }
+
+    pub(super) fn added_token(&self, token: &str) -> Option<u32> {
+        self.added.get(token).copied()
+    }
+
+    /// The ids of a text, from its segments.
+    ///
+    /// # Errors
+    /// [`NotTokenized::TimedOut`] soon after `stop` is set, [`NotTokenized::Failed`] if the tokenizer fails.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        cache: &SegmentCache,
+        stop: &Stop,
+    ) -> Result<Vec<u32>, NotTokenized> {
+        let mut ids = Vec::with_capacity(text.len() / 3 + 8);
+        if add_special_tokens {
+            ids.extend_from_slice(&self.prefix);
+        }
+        let mut fresh = Vec::new();
+        for segment in Segments::new(self, text) {
+            stop.check()?;
+            let key = cache.key(segment);
+            if let Some(known) = cache.get(key) {
+                ids.extend_from_slice(&known);
+                continue;
+            }
+            fresh.clear();
+            self.tokenize(segment, &mut fresh)?;
+            let new = PipelineToken::cast_slice(&fresh);
+            ids.extend_from_slice(new);
+            cache.put(key, new.into());
+        }
+        if add_special_tokens {
+            ids.extend_from_slice(&self.suffix);
+        }
+        Ok(ids)
+    }
+
+    /// The ids of a text, tokenized whole.
+    #[cfg(test)]
+    pub(super) fn encode_whole(&self, text: &str) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        self.tokenize(text, &mut tokens).unwrap();
+        PipelineToken::cast_slice(&tokens).to_vec()
+    }
+
+    #[cfg(test)]
+    pub(super) fn decode(&self, ids: &[u32]) -> String {
+        self.pipeline.decode(ids, false).unwrap()
+    }
+
+    #[cfg(test)]
+    pub(super) fn segments<'a>(&'a self, text: &'a str) -> Vec<&'a str> {
+        Segments::new(self, text).collect()
+    }
+
+    fn tokenize(&self, text: &str, out: &mut Vec<PipelineToken>) -> Result<(), NotTokenized> {
+        self.pipeline.encode_into(text, &self.options, out).map_err(|_| NotTokenized::Failed)
+    }
+}
+
+impl std::fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Encoder").field("cuts", &self.cuts.len()).finish_non_exhaustive()
+    }
+}
+
+/// The segments of a text, in order; together they are the text.
+struct Segments<'a> {
+    encoder: &'a Encoder,
+    text: &'a str,
+    start: usize,
+    /// Where the search goes on.
+    search: usize,
+}
+
+// === impl Segments ===
+
+impl<'a> Segments<'a> {
+    fn new(encoder: &'a Encoder, text: &'a str) -> Self {
+        Self { encoder, text, start: 0, search: 0 }
+    }
+
+    fn next_cut(&mut self) -> usize {
+        let vocabulary = self.encoder.pipeline.get_added_vocabulary();
+        if !self.encoder.cuts.is_empty() {
+            while let Some(((start, end), id)) =
+                vocabulary.extract_next(self.text.as_bytes(), self.search, false, false)
+            {
+                self.search = end;
+                if start >= self.start + MIN_SEGMENT_BYTES && self.encoder.cuts.contains(&id) {
+                    return start;
+                }
+            }
+        }
+        self.search = self.text.len();
+        self.text.len()
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        if self.start >= self.text.len() {
+            return None;
+        }
+        let end = self.next_cut();
+        let segment = &self.text[self.start..end];
+        self.start = end;
+        Some(segment)
+    }
+}
