@@ -21,6 +21,11 @@ pub(super) fn write(seed: u64, tokens: u32) -> String {
     text
 }
 
+/// The syllables that texts are made of.
+pub(crate) fn syllables() -> impl Iterator<Item = String> {
+    ONSETS.iter().flat_map(|&onset| VOWELS.iter().map(move |&vowel| [onset, vowel].map(char::from).iter().collect()))
+}
+
 /// The part of `text` that token number `index` of `tokens` brings: the text in equal parts, whatever its ids are.
 pub(super) fn token(text: &str, index: u32, tokens: u64) -> &str {
     let bytes = text.len() as u64;
