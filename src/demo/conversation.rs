@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 /// Words that the texts are made of; about 6 bytes each, with the space.
-const WORDS: [&str; 32] = [
+pub(super) const WORDS: [&str; 32] = [
     "river", "stone", "cloud", "under", "light", "north", "paper", "green", "table", "music", "small", "wheel",
     "glass", "plain", "hour", "bridge", "signal", "winter", "market", "letter", "copper", "garden", "number", "reason",
     "window", "silver", "branch", "summer", "engine", "corner", "thread", "yellow",

@@ -2,14 +2,15 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
+use super::model::Model;
 use crate::config;
 use crate::server::Server;
-use crate::sim::{EngineOptions, SimEngine};
+use crate::sim::{EngineOptions, KvEventOptions, SimEngine};
 use crate::time;
 
 /// The model that the engines serve.
@@ -22,6 +23,7 @@ const READY_TIME: Duration = Duration::from_secs(20);
 pub(super) struct Fleet {
     engines: Vec<SimEngine>,
     server: Server,
+    _model: Model,
 }
 
 // === impl Fleet ===
@@ -29,9 +31,10 @@ pub(super) struct Fleet {
 impl Fleet {
     /// Starts `count` engines and a proxy with this policy at `listen`, and returns when all backends can serve.
     pub(super) async fn start(policy: &str, count: u16, listen: SocketAddr) -> Result<Self, Box<dyn Error>> {
-        let engines = (0..count).map(start_engine).collect::<Result<Vec<_>, _>>()?;
+        let model = Model::write()?;
+        let engines = (0..count).map(|number| start_engine(number, &model)).collect::<Result<Vec<_>, _>>()?;
         let config = config::parse(&configuration(policy, listen, &engines), "demo")?;
-        let fleet = Self { server: Server::start(config, None).await?, engines };
+        let fleet = Self { server: Server::start(config, None).await?, engines, _model: model };
         timeout(READY_TIME, fleet.ready()).await.map_err(|_| format!("no fleet after {READY_TIME:?}"))?;
         Ok(fleet)
     }
@@ -66,11 +69,14 @@ impl Fleet {
     }
 }
 
-fn start_engine(number: u16) -> std::io::Result<SimEngine> {
+fn start_engine(number: u16, model: &Model) -> std::io::Result<SimEngine> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let options = EngineOptions {
         name: format!("engine-{number}"),
         models: vec![MODEL.to_owned()],
         seed: u64::from(number),
+        tokenizer: Some(model.folder().to_owned()),
+        kv_events: Some(KvEventOptions { replay: Some(any), ..KvEventOptions::at(any) }),
         ..EngineOptions::default()
     };
     SimEngine::start(options)

@@ -7,6 +7,7 @@
 mod conversation;
 mod fleet;
 mod load;
+mod model;
 mod report;
 
 use std::error::Error;

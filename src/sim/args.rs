@@ -1,6 +1,7 @@
 //! The command line of `warmgate engine`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -42,7 +43,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "BLOCKS", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub kv_blocks: u32,
 
-    /// Tokens in a block. A token is four bytes of prompt text.
+    /// Tokens in a block. A token is four bytes of prompt text, unless there is a tokenizer.
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub block_tokens: u32,
 
@@ -74,8 +75,12 @@ pub struct EngineArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_connections: u32,
 
-    /// Publish KV events on a ZeroMQ PUB socket that listens here; port 0 takes a free one. A token's id is its four bytes
-    /// of prompt text, least significant first, or the id itself in a prompt of ids.
+    /// The model's tokenizer.json, or the folder that it and its chat template are in; a token's id is then the model's.
+    #[arg(long, value_name = "PATH")]
+    pub tokenizer: Option<PathBuf>,
+
+    /// Publish KV events on a ZeroMQ PUB socket that listens here; port 0 takes a free one. Without a
+    /// tokenizer a token's id is its four bytes of prompt text, least significant first.
     #[arg(long, value_name = "ADDR")]
     pub kv_events: Option<SocketAddr>,
 
@@ -137,6 +142,7 @@ impl EngineArgs {
             output_tokens: self.output_tokens,
             idle_timeout: Duration::from_secs(self.idle_timeout),
             max_connections: self.max_connections as usize,
+            tokenizer: self.tokenizer,
             kv_events,
             api_key: self.api_key,
             faults: self.faults,

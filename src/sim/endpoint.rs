@@ -1,5 +1,7 @@
 //! The engine's endpoints that carry a prompt.
 
+use crate::request;
+
 /// What a prompt is sent for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Endpoint {
@@ -37,6 +39,20 @@ impl Endpoint {
             "/tokenize" => Self::Tokenize,
             _ => return None,
         })
+    }
+
+    /// The same, as the proxy names it.
+    pub(super) fn as_requested(self) -> request::Endpoint {
+        match self {
+            Self::Chat => request::Endpoint::ChatCompletions,
+            Self::Completions => request::Endpoint::Completions,
+            Self::Responses => request::Endpoint::Responses,
+            Self::Messages => request::Endpoint::Messages,
+            Self::CountTokens => request::Endpoint::CountTokens,
+            Self::Embeddings => request::Endpoint::Embeddings,
+            Self::Generate => request::Endpoint::Generate,
+            Self::Tokenize => request::Endpoint::Tokenize,
+        }
     }
 
     /// Whether an answer is generated. The others only read the prompt.

@@ -12,6 +12,7 @@ use super::options::EngineOptions;
 use super::publisher::{Serving, Sockets};
 use super::shared::Shared;
 use super::state::EngineState;
+use super::tokens::Tokens;
 use crate::kv_events::EngineHash;
 
 /// A running engine. It serves on the runtime that started it until it is dropped or stopped.
@@ -27,11 +28,16 @@ pub struct SimEngine {
 
 impl SimEngine {
     /// Listens and serves. Must be called inside a Tokio runtime with time and network enabled.
+    ///
+    /// # Errors
+    /// When a port cannot be had, the tokenizer cannot be read, or a fault is refused.
     pub fn start(options: EngineOptions) -> io::Result<Self> {
+        let tokens = Tokens::load(options.tokenizer.as_deref(), options.max_body_bytes).map_err(io::Error::other)?;
         let port = Port::open(options.listen)?;
         let faults = options.faults.clone();
         let sockets = options.kv_events.as_ref().map(Sockets::open).transpose()?;
-        let (address, shared) = (port.address(), Shared::new(options, sockets.as_ref().map(Sockets::publisher)));
+        let (address, shared) =
+            (port.address(), Shared::new(options, tokens, sockets.as_ref().map(Sockets::publisher)));
         for order in faults {
             shared.inject(order).map_err(io::Error::other)?;
         }

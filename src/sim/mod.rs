@@ -30,3 +30,4 @@ pub use options::{ApiKey, EngineOptions};
 pub use process::{Counts, Received};
 pub use publisher::{KvEventOptions, KvEventState};
 pub use state::{EngineState, Inside};
+pub(crate) use words::syllables;

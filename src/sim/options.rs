@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::engine::{Batching, Noise, Parameters, QueueOrder, Timing};
@@ -31,6 +32,9 @@ pub struct EngineOptions {
     pub max_body_bytes: usize,
     /// Most bytes of bodies held at a time; a request beyond it gets 503.
     pub max_buffered_bytes: usize,
+    /// The model's `tokenizer.json`, or the folder that it and its chat template are in. Without it four bytes of text are
+    /// a token.
+    pub tokenizer: Option<PathBuf>,
     /// How KV events are published, if they are.
     pub kv_events: Option<KvEventOptions>,
     /// The key that `/v1/...` and the discovery of KV events demand, if any.
@@ -89,6 +93,7 @@ impl Default for EngineOptions {
             max_connections: 1024,
             max_body_bytes: 256 << 20,
             max_buffered_bytes: 1 << 30,
+            tokenizer: None,
             kv_events: None,
             api_key: None,
             faults: Vec::new(),

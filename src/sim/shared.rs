@@ -11,6 +11,7 @@ use super::fault::{Fault, Faults, Order};
 use super::options::EngineOptions;
 use super::process::Process;
 use super::publisher::Publisher;
+use super::tokens::Tokens;
 
 /// Bodies are accounted in pieces of this size.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -29,6 +30,7 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) options: EngineOptions,
+    pub(super) tokens: Tokens,
     /// One permit for each page of body that may still be held.
     pub(super) pages: Arc<Semaphore>,
     /// Written by restarts alone.
@@ -49,7 +51,7 @@ struct Conditions {
 // === impl Shared ===
 
 impl Shared {
-    pub(super) fn new(options: EngineOptions, publisher: Option<Arc<Publisher>>) -> Arc<Self> {
+    pub(super) fn new(options: EngineOptions, tokens: Tokens, publisher: Option<Arc<Publisher>>) -> Arc<Self> {
         let pages = (options.max_buffered_bytes / PAGE_BYTES).clamp(1, Semaphore::MAX_PERMITS);
         Arc::new(Self {
             pages: Arc::new(Semaphore::new(pages)),
@@ -57,6 +59,7 @@ impl Shared {
             gate: watch::Sender::new(Gate { is_open: true, restarts: 0, closings: 0 }),
             conditions: Mutex::new(Conditions { faults: Faults::default(), slowdown: 1.0, is_frozen: false }),
             publisher,
+            tokens,
             options,
         })
     }

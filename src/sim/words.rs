@@ -21,10 +21,16 @@ pub(super) fn write(seed: u64, tokens: u32) -> String {
     text
 }
 
-/// The text of token number `index`.
-pub(super) fn token(text: &str, index: u32) -> &str {
-    let start = index as usize * TOKEN_BYTES;
-    text.get(start..start + TOKEN_BYTES).unwrap_or_default()
+/// The syllables that texts are made of.
+pub(crate) fn syllables() -> impl Iterator<Item = String> {
+    ONSETS.iter().flat_map(|&onset| VOWELS.iter().map(move |&vowel| [onset, vowel].map(char::from).iter().collect()))
+}
+
+/// The part of `text` that token number `index` of `tokens` brings: the text in equal parts, whatever its ids are.
+pub(super) fn token(text: &str, index: u32, tokens: u64) -> &str {
+    let bytes = text.len() as u64;
+    let end = |index: u64| (index * bytes / tokens.max(1)) as usize;
+    text.get(end(index.into())..end(u64::from(index) + 1)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -34,8 +40,10 @@ mod tests {
     #[test]
     fn the_tokens_of_a_text_make_up_the_text() {
         let text = write(7, 33);
-        assert_eq!((0..33).map(|index| token(&text, index)).collect::<String>(), text);
-        assert_eq!((text.len(), token(&text, 33)), (132, ""));
+        assert_eq!((0..33).map(|index| token(&text, index, 33)).collect::<String>(), text);
+        assert!((0..33).all(|index| token(&text, index, 33).len() == TOKEN_BYTES));
+        assert_eq!((text.len(), token(&text, 33, 33)), (132, ""));
+        assert_eq!((0..7).map(|index| token("some words", index, 7)).collect::<String>(), "some words");
     }
 
     #[test]

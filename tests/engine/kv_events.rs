@@ -1,25 +1,19 @@
 //! KV events over real sockets: what is published, replayed and told of, and what faults do to it.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use warmgate::kv_events::Form;
-use warmgate::sim::{ApiKey, EngineOptions, Fault, KvEventOptions, SimEngine};
+use warmgate::sim::{ApiKey, EngineOptions, Fault, SimEngine};
 
-use crate::client::{CHAT, Client, call, chat, fast, send, start, until, within};
-use crate::listener::{COMPLETIONS, Listener, Message, TOPIC, answers, ask, dealer, from, replay};
+use crate::client::{CHAT, Client, call, chat, send, start, until, within};
+use crate::listener::{
+    COMPLETIONS, Listener, Message, TOPIC, answers, ask, dealer, from, publishing, publishing_as, replay,
+};
 
-/// A fast engine that publishes.
-fn options(form: Form) -> EngineOptions {
-    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let kv_events = KvEventOptions { replay: Some(any), topic: TOPIC.to_owned(), form, ..KvEventOptions::at(any) };
-    EngineOptions { kv_events: Some(kv_events), ..fast() }
-}
-
-fn publishing() -> SimEngine {
-    SimEngine::start(options(Form::Vllm)).unwrap()
+fn start_publishing() -> SimEngine {
+    SimEngine::start(publishing()).unwrap()
 }
 
 /// The names that are held after these messages; signed ones by their bits.
@@ -65,7 +59,7 @@ async fn load(engine: &SimEngine, seed: u64) {
 }
 
 async fn what_is_told_is_what_is_held(form: Form) {
-    let mut options = options(form);
+    let mut options = publishing_as(form);
     (options.parameters.kv_blocks, options.parameters.block_tokens) = (80, 8);
     let engine = SimEngine::start(options).unwrap();
     let mut listener = Listener::to(&engine).await;
@@ -102,7 +96,7 @@ async fn in_sglangs_form_too() {
 
 #[tokio::test]
 async fn events_have_the_fields_and_the_ids_that_vllm_sends() {
-    let mut options = options(Form::Vllm);
+    let mut options = publishing();
     options.models.push("tuned".to_owned());
     let engine = SimEngine::start(options).unwrap();
     let ids: Vec<u32> = (100..140).collect();
@@ -140,7 +134,7 @@ async fn events_have_the_fields_and_the_ids_that_vllm_sends() {
 
 #[tokio::test]
 async fn a_hit_on_the_whole_prompt_is_cut_back_by_a_block_and_told_nobody() {
-    let engine = publishing();
+    let engine = start_publishing();
     let body = json!({"prompt": (0..64).collect::<Vec<u32>>(), "max_tokens": 1});
     send(&engine, COMPLETIONS, &body).await.unwrap();
     let next_seq = engine.state().kv_events.unwrap().next_seq;
@@ -151,7 +145,7 @@ async fn a_hit_on_the_whole_prompt_is_cut_back_by_a_block_and_told_nobody() {
 
 #[tokio::test]
 async fn a_replay_begins_where_it_was_asked_to_and_has_what_is_kept() {
-    let mut options = options(Form::Vllm);
+    let mut options = publishing();
     options.kv_events.as_mut().unwrap().buffer_steps = 3;
     let engine = SimEngine::start(options).unwrap();
     for number in 0..6 {
@@ -166,7 +160,7 @@ async fn a_replay_begins_where_it_was_asked_to_and_has_what_is_kept() {
 
 #[tokio::test]
 async fn a_replay_that_is_asked_for_badly_gets_no_answer() {
-    let engine = publishing();
+    let engine = start_publishing();
     send(&engine, COMPLETIONS, &json!({"prompt": vec![1; 16], "max_tokens": 1})).await.unwrap();
     let mut socket = dealer(&engine).await;
     let zero = Bytes::from_static(&[0; 8]);
@@ -185,7 +179,7 @@ async fn one_block(engine: &SimEngine, number: u32) -> u64 {
 
 #[tokio::test]
 async fn messages_that_are_dropped_leave_a_gap_that_a_replay_fills() {
-    let engine = publishing();
+    let engine = start_publishing();
     let mut listener = Listener::to(&engine).await;
     engine.inject(Fault::DropKvEvents, Some(2)).unwrap();
     let base = engine.state().kv_events.unwrap().next_seq;
@@ -200,7 +194,7 @@ async fn messages_that_are_dropped_leave_a_gap_that_a_replay_fills() {
 
 #[tokio::test]
 async fn events_that_are_stopped_leave_no_trace() {
-    let engine = publishing();
+    let engine = start_publishing();
     let mut listener = Listener::to(&engine).await;
     let base = engine.state().kv_events.unwrap().next_seq;
     let order = json!({"kind": "stop_kv_events"});
@@ -215,7 +209,7 @@ async fn events_that_are_stopped_leave_no_trace() {
 
 #[tokio::test]
 async fn a_corrupt_payload_cannot_be_read_and_is_whole_in_a_replay() {
-    let engine = publishing();
+    let engine = start_publishing();
     let mut listener = Listener::to(&engine).await;
     engine.inject(Fault::CorruptKvEvents, Some(1)).unwrap();
     let seq = one_block(&engine, 1_000_000).await - 1;
@@ -229,7 +223,7 @@ async fn a_corrupt_payload_cannot_be_read_and_is_whole_in_a_replay() {
 
 #[tokio::test]
 async fn a_cache_that_is_cleared_says_so_with_the_next_step() {
-    let engine = publishing();
+    let engine = start_publishing();
     let mut listener = Listener::to(&engine).await;
     engine.inject(Fault::ClearCache, None).unwrap();
     assert_eq!(engine.state().engine.cached_blocks, 0);
@@ -239,7 +233,7 @@ async fn a_cache_that_is_cleared_says_so_with_the_next_step() {
 
 #[tokio::test]
 async fn a_cache_that_is_restarted_has_new_names_and_begins_at_zero() {
-    let engine = publishing();
+    let engine = start_publishing();
     let mut listener = Listener::to(&engine).await;
     one_block(&engine, 7).await;
     let before = cached(&engine);
@@ -261,7 +255,7 @@ async fn a_cache_that_is_restarted_has_new_names_and_begins_at_zero() {
 
 #[tokio::test]
 async fn a_restarted_engine_publishes_at_the_same_ports_from_zero() {
-    let engine = publishing();
+    let engine = start_publishing();
     drop(Listener::to(&engine).await);
     one_block(&engine, 7).await;
     let (before, state) = (cached(&engine), engine.state().kv_events.unwrap());
@@ -279,7 +273,7 @@ async fn a_restarted_engine_publishes_at_the_same_ports_from_zero() {
 
 #[tokio::test]
 async fn vllm_tells_where_its_events_are() {
-    let engine = publishing();
+    let engine = start_publishing();
     let state = engine.state().kv_events.unwrap();
     let sources = call(&engine, "GET", "/kv_event_sources").await.unwrap();
     assert_eq!(sources.status, 200);
@@ -293,7 +287,7 @@ async fn vllm_tells_where_its_events_are() {
 
 #[tokio::test]
 async fn sglang_tells_where_its_events_are() {
-    let engine = SimEngine::start(options(Form::Sglang)).unwrap();
+    let engine = SimEngine::start(publishing_as(Form::Sglang)).unwrap();
     let state = engine.state().kv_events.unwrap();
     let info = call(&engine, "GET", "/server_info").await.unwrap().json();
     let expected = json!({"endpoint_host": "127.0.0.1", "endpoint_port_base": state.publish.port(), "topic": TOPIC,
@@ -320,7 +314,7 @@ async fn without_events_there_is_nothing_to_tell_and_no_fault_of_theirs() {
 
 #[tokio::test]
 async fn a_key_is_demanded_for_the_api_and_for_what_tells_of_events() {
-    let options = EngineOptions { api_key: Some(ApiKey::new("secret".to_owned())), ..options(Form::Vllm) };
+    let options = EngineOptions { api_key: Some(ApiKey::new("secret".to_owned())), ..publishing() };
     assert!(!format!("{options:?}").contains("secret"));
     let engine = SimEngine::start(options).unwrap();
     let ask = async |path: &str, header: &str| {

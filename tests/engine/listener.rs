@@ -4,14 +4,27 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use warmgate::sim::SimEngine;
+use warmgate::kv_events::Form;
+use warmgate::sim::{EngineOptions, KvEventOptions, SimEngine};
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
-use crate::client::{send, until, within};
+use crate::client::{fast, send, until, within};
 
 pub(crate) const COMPLETIONS: &str = "/v1/completions";
 /// The topic of the engines here.
 pub(crate) const TOPIC: &str = "kv@sim";
+
+/// Options of a fast engine that publishes in this form.
+pub(crate) fn publishing_as(form: Form) -> EngineOptions {
+    let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let kv_events = KvEventOptions { replay: Some(any), topic: TOPIC.to_owned(), form, ..KvEventOptions::at(any) };
+    EngineOptions { kv_events: Some(kv_events), ..fast() }
+}
+
+/// The same in vLLM's.
+pub(crate) fn publishing() -> EngineOptions {
+    publishing_as(Form::Vllm)
+}
 
 /// A message as it came.
 #[derive(Debug, Clone, PartialEq)]

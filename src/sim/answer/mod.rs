@@ -120,7 +120,7 @@ impl Answer {
     }
 
     fn piece(&self, index: u32) -> String {
-        quote(words::token(&self.text, index))
+        quote(words::token(&self.text, index, self.usage.output_tokens))
     }
 
     fn is_last(&self, index: u32) -> bool {

@@ -30,7 +30,7 @@ pub(super) async fn run(
     fault: Option<Fault>,
     mut in_flight: InFlight,
 ) -> Result<After> {
-    let reply = match plan::plan(&exchange, endpoint, body) {
+    let reply = match plan::plan(&exchange, endpoint, body).await {
         Err(reply) => reply,
         Ok(Plan::Immediate(reply)) => {
             exchange.send(reply).await?;

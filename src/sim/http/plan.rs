@@ -13,8 +13,8 @@ use crate::sim::engine::{Content, Request};
 use crate::sim::options::EngineOptions;
 use crate::sim::process::unix_seconds;
 use crate::sim::prompt::{Invalid, Prompt};
-use crate::sim::tokens::Spelled;
-use crate::sim::words;
+use crate::sim::tokens::Generated;
+use crate::tokens::NotTokenized;
 
 /// How a prompt will be answered.
 pub(super) enum Plan {
@@ -39,9 +39,9 @@ pub(super) struct Planned {
 const MAX_OUTPUT_TOKENS: u64 = 1 << 20;
 
 /// Decides how a prompt will be answered; the error is an answer too.
-pub(super) fn plan(exchange: &Exchange<'_>, endpoint: Endpoint, body: &Body) -> Result<Plan, Reply> {
+pub(super) async fn plan(exchange: &Exchange<'_>, endpoint: Endpoint, body: &Body) -> Result<Plan, Reply> {
     let prompt = check(exchange, endpoint, body)?;
-    lay_out(exchange, endpoint, &prompt)
+    lay_out(exchange, endpoint, &prompt, body).await
 }
 
 /// The checks that vLLM makes, in its order and words.
@@ -83,10 +83,11 @@ fn invalid(invalid: Invalid) -> Reply {
     Reply::invalid(&error, Some(&param))
 }
 
-fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Result<Plan, Reply> {
+async fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt, body: &Body) -> Result<Plan, Reply> {
     let options = &exchange.shared.options;
     let limit_tokens = exchange.process.driver.limit_tokens();
-    let spelled = Spelled::of(prompt);
+    let tokens = &exchange.shared.tokens;
+    let spelled = tokens.spell(endpoint, prompt, &body.bytes).await.map_err(|reason| unspelled(endpoint, reason))?;
     if endpoint == Endpoint::Tokenize {
         return Ok(Plan::Immediate(Reply::json(answer::tokenize(&spelled.ids(), limit_tokens))));
     }
@@ -102,8 +103,8 @@ fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Resu
         None if room > 0 => u64::from(options.output_tokens).min(room),
         _ => return Err(too_long(endpoint, prompt_tokens, wanted.unwrap_or(0), limit_tokens)),
     };
-    let text = words::write(options.seed ^ digest, output_tokens as u32);
-    let content = content(options, prompt, spelled.ids_with(&text));
+    let Generated { text, ids } = tokens.generate(spelled, options.seed ^ digest, output_tokens as u32).await;
+    let content = content(options, prompt, ids);
     let model = prompt.model().or(options.models.first().map(String::as_str)).unwrap_or_default();
     let answer = Answer {
         endpoint,
@@ -125,6 +126,11 @@ fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt) -> Resu
     let (is_streamed, inputs) = (prompt.is_streamed() && endpoint.generates(), prompt.inputs());
     let block_tokens = options.parameters.block_tokens;
     Ok(Plan::Engine(Box::new(Planned { request, answer, is_streamed, inputs, digest, block_tokens })))
+}
+
+/// A prompt that the model's tokenizer or template refuses, or that only a real engine can spell.
+fn unspelled(endpoint: Endpoint, reason: NotTokenized) -> Reply {
+    Reply::error(endpoint, 400, "BadRequestError", &format!("The prompt cannot be tokenized here: {reason}."), None)
 }
 
 /// What the blocks of a request are made of. The first model served is the base; all others are adapters on it.
