@@ -4,8 +4,8 @@
 //! one gapless run of what comes, a [`Decoder`] reads each message, and a [`Sink`] takes the events.
 
 mod decode;
-mod encode;
 mod discovery;
+mod encode;
 mod endpoint;
 mod event;
 #[cfg(test)]
@@ -17,9 +17,9 @@ mod stream;
 mod zmtp;
 
 pub use decode::{DecodeError, Decoder, Fault, LeftOut};
-pub use encode::{Form, encode};
 pub(crate) use discovery::discover;
 pub use discovery::{Discovered, DiscoveryError, RankSource};
+pub use encode::{Form, encode};
 pub use endpoint::{Endpoint, EndpointError};
 pub use event::{Batch, EngineHash, Event, Medium, Removed, Stored};
 pub use source::{Following, Source};

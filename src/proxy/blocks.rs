@@ -1,6 +1,7 @@
 //! Cuts prompts into the blocks that the two indexes know them by.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -30,7 +31,7 @@ pub struct IdBlocks {
     /// Tokens of a block.
     pub block_tokens: NonZeroU32,
     /// Hashes, as the index of events knows them.
-    pub hashes: Vec<BlockHash>,
+    pub hashes: Arc<[BlockHash]>,
 }
 
 /// Cuts the prompts of one request.
@@ -69,10 +70,10 @@ impl<'a> Cutter<'a> {
         let scale = self.pool.pool.scale();
         let mut hasher = self.hasher(true, scale.token_block_bytes());
         hasher.update(&ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>());
-        let by_ids = self
-            .event_blocks
-            .iter()
-            .map(|&block_tokens| IdBlocks { block_tokens, hashes: token_chain(self.id_root, ids, block_tokens) });
+        let by_ids = self.event_blocks.iter().map(|&block_tokens| IdBlocks {
+            block_tokens,
+            hashes: token_chain(self.id_root, ids, block_tokens).into(),
+        });
         PromptBlocks {
             chain: hasher.finish(),
             tokens,

@@ -9,6 +9,7 @@ pub mod body;
 mod context;
 mod finish;
 mod intake;
+mod linger;
 mod matched;
 mod models;
 mod peer;

@@ -2,6 +2,7 @@
 //!
 //! The same for the data path and for `/explain`.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -14,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::blocks::{Cutter, PromptBlocks};
 use super::reject::Reject;
 use crate::pool::{Answer, PoolSnapshot, Snapshot};
-use crate::prefix::{Chain, Sample};
+use crate::prefix::{BlockHash, Chain, Sample};
 use crate::request::{self, Endpoint, PromptRequest, ReadError};
 use crate::responses::{Owner, ResponseOwners, id_in_path};
 use crate::routing::{Query, prefix_key};
@@ -221,6 +222,12 @@ impl Plan {
     /// The chains of its prompts, first to last.
     pub fn chains(&self) -> impl Iterator<Item = &Chain> {
         self.prompts.iter().map(|prompt| &prompt.chain)
+    }
+
+    /// The hashes of its prompts' blocks of `block_tokens` by token ids, as far as they are known.
+    pub(super) fn hashes_by_ids(&self, block_tokens: NonZeroU32) -> SmallVec<[Arc<[BlockHash]>; 1]> {
+        let blocks = self.prompts.iter().flat_map(|prompt| &prompt.by_ids);
+        blocks.filter(|blocks| blocks.block_tokens == block_tokens).map(|blocks| Arc::clone(&blocks.hashes)).collect()
     }
 
     /// Its prompts, as its pool's shadow takes them.

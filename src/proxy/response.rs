@@ -1,7 +1,6 @@
 //! Watches the answer on its way: judges its status, says what was decided, sees its first token and its usage.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{StatusCode, Version};
@@ -9,12 +8,10 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use smallvec::SmallVec;
-use tokio::time::sleep;
 
 use super::context::RequestContext;
-use super::retry;
+use super::{linger, retry};
 use crate::downstream;
-use crate::locality::InFlightBlocks;
 use crate::pool::FailureKind;
 use crate::request::{Endpoint, ResponseReader};
 use crate::responses::Owner;
@@ -26,9 +23,6 @@ const OVERLOADED: u16 = 503;
 
 /// Informational responses that a backend may send before its final one; engines send none.
 const MAX_INFORMATIONAL: u32 = 16;
-
-/// What an engine's event may take after the first token that it belongs to.
-const EVENT_TIME: Duration = Duration::from_millis(250);
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -143,14 +137,14 @@ fn not_a_header<T>(error: http::header::InvalidHeaderValue) -> Result<T> {
 /// Sees a piece of the response body go by.
 pub(super) fn watch(state: &State, bytes: Option<&bytes::Bytes>, end_of_stream: bool, ctx: &mut RequestContext) {
     if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
-        see(bytes, ctx);
+        see(state, bytes, ctx);
     }
     if end_of_stream {
         remember_response(state, ctx);
     }
 }
 
-fn see(bytes: &[u8], ctx: &mut RequestContext) {
+fn see(state: &State, bytes: &[u8], ctx: &mut RequestContext) {
     let now = time::now();
     let has_output = match &mut ctx.answer.reader {
         Some(reader) => {
@@ -173,19 +167,10 @@ fn see(bytes: &[u8], ctx: &mut RequestContext) {
     }
     ctx.answer.first_token = Some(now);
     attempt.in_flight.first_token(now);
-    let blocks = std::mem::take(&mut attempt.blocks);
-    if attempt.prediction.exact.is_some() {
-        tokio::spawn(linger(blocks));
-    } else {
-        blocks.into_iter().for_each(InFlightBlocks::commit);
+    if let Some(route) = &ctx.route {
+        linger::computed(route, attempt, &state.events);
     }
     retry::record_success(ctx);
-}
-
-/// The engine has computed the blocks. They stay claimed until its events have said so.
-async fn linger(blocks: SmallVec<[InFlightBlocks; 1]>) {
-    blocks.iter().for_each(InFlightBlocks::note_computed);
-    sleep(EVENT_TIME).await;
 }
 
 /// Notes which backend made a response that later requests may name.

@@ -36,13 +36,13 @@ async fn what_is_predicted_is_what_the_engine_reports() {
             let fleet = Fleet::start(vec![options(kv_blocks, form); 3], "").await;
             let mut prompts = Prompts(fastrand::Rng::with_seed(u64::from(kv_blocks)));
             let mut hits = 0;
-            for _ in 0..120 {
+            for _ in 0..60 {
                 let served = fleet.complete(&prompts.next(), 3).await;
                 assert_eq!(served.predicted, served.cached, "{served:?}, {kv_blocks} blocks, {form:?}");
                 hits += served.cached;
                 fleet.settle().await;
             }
-            assert!(hits > 1_000, "hardly anything was cached: {hits}");
+            assert!(hits > 500, "hardly anything was cached: {hits}");
             assert_eq!(fleet.trust().await, "exact");
             fleet.server.stop().await;
         }
@@ -83,10 +83,13 @@ async fn without_a_replay_a_gap_forgets_everything_and_never_claims_too_much() {
         if round == 20 {
             fleet.engines[0].inject(Fault::DropKvEvents, Some(1)).unwrap();
         }
-        let served = fleet.complete(&prompts.next(), 3).await;
+        let ids = prompts.next();
+        let explained = fleet.explain(&ids).await;
+        let told = explained["backends"][0]["exact_tokens"].as_u64().unwrap_or(0);
+        let served = fleet.complete(&ids, 3).await;
         // What was lost is not known to be until the next message.
         if round != 21 {
-            assert!(served.predicted <= served.cached, "round {round}: {served:?}");
+            assert!(told <= served.cached, "round {round}: {told} told, {served:?}");
         }
         if round != 20 {
             fleet.settle().await;
@@ -111,10 +114,7 @@ async fn an_engine_that_lost_its_cache_is_believed_nothing_from_its_first_new_ev
     // A prompt that shares nothing, with a block of its own: the first new event.
     fleet.complete(&[u32::MAX; 2 * BLOCK as usize], 1).await;
     let told = tokio::time::Instant::now();
-    eventually("the restart is noticed", async || {
-        fleet.backends().await[0]["kv_events"][0]["restarts"] == 1
-    })
-    .await;
+    eventually("the restart is noticed", async || fleet.backends().await[0]["kv_events"][0]["restarts"] == 1).await;
     println!("noticed {:?} after the answer that told", told.elapsed());
     for ids in &known {
         let explained = fleet.explain(ids).await;
@@ -158,15 +158,15 @@ async fn events_that_disagree_with_what_the_engine_reports_are_no_longer_believe
     let backend = format!(
         "{{url: '{}', kv_events: {{endpoint: 'tcp://{}', replay: 'tcp://{}'}}}}",
         asked.url(),
-        events.endpoint,
-        events.replay_endpoint.unwrap(),
+        events.publish,
+        events.replay.unwrap(),
     );
     let fleet = Fleet::behind(vec![asked, other], &backend, "").await;
     eventually("the other is followed", async || fleet.trust().await == "exact").await;
     let stem: Vec<u32> = (0..20 * BLOCK).collect();
     eventually("the disagreement is noticed", async || {
         // The other one must not be silent.
-        let body = serde_json::json!({"prompt": [fastrand::u32(..); 32], "max_tokens": 1}).to_string();
+        let body = serde_json::json!({"prompt": vec![fastrand::u32(..); 32], "max_tokens": 1}).to_string();
         common::client::post(fleet.engines[1].address(), "/v1/completions", "", body.as_bytes()).await;
         fleet.complete(&stem, 1).await;
         fleet.trust().await == "assumed"

@@ -64,7 +64,9 @@ pub enum DiscoveryError {
     #[error("the engine answers the question for its event sources with status {0}")]
     Status(u16),
     /// It names no source.
-    #[error("the engine names no event source: start it with --kv-events-config, or give the backend a kv_events.endpoint")]
+    #[error(
+        "the engine names no event source: start it with --kv-events-config, or give the backend a kv_events.endpoint"
+    )]
     NotEnabled,
     /// Its answer is not what engines say.
     #[error("the engine's answer about its event sources is malformed ({0}): give the backend a kv_events.endpoint")]

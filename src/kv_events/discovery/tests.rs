@@ -7,8 +7,8 @@ use tokio::net::TcpListener;
 
 use super::answer::{read_sglang, read_vllm};
 use super::*;
-use crate::config::Secret;
 use crate::client;
+use crate::config::Secret;
 use crate::testing::{self, config};
 
 fn endpoints(discovered: &Discovered) -> Vec<(u32, String, String)> {
