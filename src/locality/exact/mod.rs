@@ -95,7 +95,8 @@ pub struct Applied {
     pub unknown_names: u64,
     /// Stores under a name that another block has; from then on neither is claimed.
     pub ambiguous: u64,
-    /// Not stored, or not told to readers, for want of bytes or behind a block of which that is so.
+    /// Not stored, or not told to readers: for want of bytes, behind a block of which that is so, or because a block was
+    /// stored more often than can be counted.
     pub refused: u64,
     /// Events whose parts do not fit together.
     pub unusable_events: u64,
@@ -181,8 +182,12 @@ impl ExactIndex {
         }
     }
 
-    fn retire(&self, retired: Retired) {
-        self.retired.lock().push_back(retired);
+    fn retire(&self, mut retired: Retired) {
+        // Of one that held nothing, nothing must be left to wait for a sweep.
+        match retired.sweep(1, &self.shards, &self.budget) {
+            Swept::All(_) => self.slots.give_back(retired.slot),
+            Swept::Some(_) => self.retired.lock().push_back(retired),
+        }
     }
 
     /// What a message with so many names sweeps, unless somebody else does.
