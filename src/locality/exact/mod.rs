@@ -153,7 +153,8 @@ impl ExactIndex {
     /// Finds how many leading blocks of `chain`, the hashes of a prompt's token blocks in order, every tenant holds.
     /// `matches` is emptied first.
     ///
-    /// What changes meanwhile is found as it was at some moment of the lookup, or less of it.
+    /// Of what changes meanwhile, a tenant is found to hold no more than at some moment of the lookup, and no less than at
+    /// all of them.
     pub fn lookup(&self, chain: &[BlockHash], matches: &mut ExactMatches) {
         self.shards.lookup(chain, matches);
     }
