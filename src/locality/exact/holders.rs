@@ -97,15 +97,12 @@ impl Entry {
         }
     }
 
-    pub(super) fn for_each(&self, lists: &Lists, mut look: impl FnMut(Holder)) {
-        match self.list() {
-            Some(list) => lists.get(list).iter().for_each(|holder| look(*holder)),
-            None => {
-                look(Holder(self.first));
-                if self.second != 0 {
-                    look(Holder(self.second));
-                }
-            }
+    /// Adds the holders to a list.
+    pub(super) fn copy_to(&self, lists: &Lists, copy: &mut Vec<Holder>) {
+        match (self.list(), self.second) {
+            (Some(list), _) => copy.extend_from_slice(lists.get(list)),
+            (None, 0) => copy.push(Holder(self.first)),
+            (None, second) => copy.extend([Holder(self.first), Holder(second)]),
         }
     }
 
@@ -261,7 +258,8 @@ mod tests {
         prop::collection::vec(change, 0..80)
     }
 
-    fn sorted(mut holders: Vec<u32>) -> Vec<u32> {
+    fn sorted(holders: &[Holder]) -> Vec<u32> {
+        let mut holders: Vec<u32> = holders.iter().map(|holder| holder.0).collect();
         holders.sort_unstable();
         holders
     }
@@ -299,8 +297,8 @@ mod tests {
                     }
                 }
                 let mut seen = Vec::new();
-                entry.for_each(&lists, |holder| seen.push(holder.0));
-                prop_assert_eq!(sorted(seen), sorted(model.iter().map(|holder| holder.0).collect()));
+                entry.copy_to(&lists, &mut seen);
+                prop_assert_eq!(sorted(&seen), sorted(&model));
                 prop_assert_eq!(entry.fingerprint(), Fingerprint::of(Fingerprint::sum(&model)));
             }
             for holder in model {

@@ -23,6 +23,14 @@ pub struct TierBlocks {
 pub struct ExactMatches {
     by_place: Vec<Option<Match>>,
     filled: Vec<u32>,
+    pub(super) copies: Copies,
+}
+
+/// Holders that a lookup has seen and not noted yet; here only to keep the memory.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    pub(super) holders: Vec<Holder>,
+    pub(super) beyond: Vec<Holder>,
 }
 
 #[derive(Debug, Clone, Copy)]

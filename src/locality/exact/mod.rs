@@ -95,7 +95,8 @@ pub struct Applied {
     pub unknown_names: u64,
     /// Stores under a name that another block has; from then on neither is claimed.
     pub ambiguous: u64,
-    /// Not stored, or not told to readers, for want of bytes or behind a block of which that is so.
+    /// Not stored, or not told to readers: for want of bytes, behind a block of which that is so, or because a block was
+    /// stored more often than can be counted.
     pub refused: u64,
     /// Events whose parts do not fit together.
     pub unusable_events: u64,
@@ -152,7 +153,8 @@ impl ExactIndex {
     /// Finds how many leading blocks of `chain`, the hashes of a prompt's token blocks in order, every tenant holds.
     /// `matches` is emptied first.
     ///
-    /// What changes meanwhile is found as it was at some moment of the lookup, or less of it.
+    /// Of what changes meanwhile, a tenant is found to hold no more than at some moment of the lookup, and no less than at
+    /// all of them.
     pub fn lookup(&self, chain: &[BlockHash], matches: &mut ExactMatches) {
         self.shards.lookup(chain, matches);
     }
@@ -181,8 +183,12 @@ impl ExactIndex {
         }
     }
 
-    fn retire(&self, retired: Retired) {
-        self.retired.lock().push_back(retired);
+    fn retire(&self, mut retired: Retired) {
+        // Of one that held nothing, nothing must be left to wait for a sweep.
+        match retired.sweep(1, &self.shards, &self.budget) {
+            Swept::All(_) => self.slots.give_back(retired.slot),
+            Swept::Some(_) => self.retired.lock().push_back(retired),
+        }
     }
 
     /// What a message with so many names sweeps, unless somebody else does.

@@ -59,7 +59,7 @@ impl Tree {
 
     fn publish(&mut self, id: NodeId, level: Level, to: &Publisher<'_>) -> bool {
         let node = &mut self.slab[id];
-        let is_done = to.shards.change(node.key, to.slot, node.published, level, to.budget);
+        let is_done = to.slot != Slot::NOWHERE && to.shards.change(node.key, to.slot, node.published, level, to.budget);
         if is_done {
             node.published = level;
         }

@@ -6,8 +6,8 @@
 //! holders, so have all between them. It halves until it knows every place where the holders change.
 //!
 //! Beside changes, each holder is noted where it was seen, and at that moment held all before. So a lookup returns for
-//! each tenant no more than it held at some moment meanwhile. It may return less, where a tenant's blocks change while
-//! it looks; what does not change is found.
+//! each tenant no more than it held at some moment meanwhile. Nor does it return less than what the tenant held all the
+//! time: holders are copied in the look that tells them apart, so none can leave between being found and being noted.
 
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
@@ -16,7 +16,7 @@ use super::super::table::mix;
 use super::budget::{Budget, Table};
 use super::holders::{Entry, Fingerprint, Holder, Left, Lists};
 use super::level::Level;
-use super::matches::ExactMatches;
+use super::matches::{Copies, ExactMatches};
 use super::slot::Slot;
 use crate::prefix::BlockHash;
 
@@ -33,6 +33,15 @@ struct Shard(RwLock<State>);
 struct State {
     entries: Table<Entry>,
     lists: Lists,
+}
+
+/// A stretch of a chain whose holders are known to be the same, on the right of where a lookup is.
+struct Seen {
+    first: usize,
+    last: usize,
+    fingerprint: Fingerprint,
+    /// Where the copy of the holders begins; it ends where that of the next stretch on the left begins.
+    copy: usize,
 }
 
 #[cfg(test)]
@@ -64,26 +73,36 @@ impl Shards {
     pub(super) fn lookup(&self, chain: &[BlockHash], matches: &mut ExactMatches) {
         matches.clear();
         let Some(&first) = chain.first() else { return };
-        let (mut left, mut holders) = (0, self.fingerprint(first));
-        // What was seen on the right of `left`, the nearest last.
-        let mut seen: SmallVec<[(usize, Fingerprint); 24]> = smallvec![(chain.len(), Fingerprint::NOBODY)];
+        let Copies { mut holders, mut beyond } = std::mem::take(&mut matches.copies);
+        let (mut left, mut fingerprint) = (0, self.look(first, [Fingerprint::NOBODY; 2], &mut holders));
+        let end = Seen { first: chain.len(), last: chain.len(), fingerprint: Fingerprint::NOBODY, copy: 0 };
+        let mut seen: SmallVec<[Seen; 24]> = smallvec![end];
         let mut probes = 1;
-        while let Some(&(right, beyond)) = seen.last()
-            && holders != Fingerprint::NOBODY
+        // The holders at `left` and at the nearest place seen always differ.
+        while let Some(next) = seen.last_mut()
+            && fingerprint != Fingerprint::NOBODY
         {
-            if holders == beyond {
-                left = right;
-                seen.pop();
-            } else if right - left == 1 || probes >= MAX_PROBES {
-                self.note(chain[left], left as u32 + 1, matches);
-                (left, holders) = (right, beyond);
-                seen.pop();
-            } else {
-                let middle = left + (right - left) / 2;
-                seen.push((middle, self.fingerprint(chain[middle])));
+            if next.first - left > 1 && probes < MAX_PROBES {
+                let (middle, copy) = (left + (next.first - left) / 2, beyond.len());
+                let found = self.look(chain[middle], [fingerprint, next.fingerprint], &mut beyond);
                 probes += 1;
+                if found == fingerprint {
+                    left = middle;
+                } else if found == next.fingerprint {
+                    next.first = middle;
+                } else {
+                    seen.push(Seen { first: middle, last: middle, fingerprint: found, copy });
+                }
+            } else {
+                holders.drain(..).for_each(|holder| matches.note(holder, left as u32 + 1));
+                holders.extend(beyond.drain(next.copy..));
+                (left, fingerprint) = (next.last, next.fingerprint);
+                seen.pop();
             }
         }
+        holders.clear();
+        beyond.clear();
+        matches.copies = Copies { holders, beyond };
     }
 
     /// Changes the level of one holding of a block from one to another that differs. False, and nothing changes, if there
@@ -109,18 +128,16 @@ impl Shards {
         is_done
     }
 
-    fn fingerprint(&self, key: BlockHash) -> Fingerprint {
+    /// The fingerprint of a block's holders; unless it is one of those `known`, they are added to `copy`.
+    fn look(&self, key: BlockHash, known: [Fingerprint; 2], copy: &mut Vec<Holder>) -> Fingerprint {
         let hash = mix(key, self.seed);
         let state = self.shard(hash).read();
-        state.entries.find(hash, |entry| entry.key == key).map_or(Fingerprint::NOBODY, Entry::fingerprint)
-    }
-
-    fn note(&self, key: BlockHash, blocks: u32, matches: &mut ExactMatches) {
-        let hash = mix(key, self.seed);
-        let state = self.shard(hash).read();
-        if let Some(entry) = state.entries.find(hash, |entry| entry.key == key) {
-            entry.for_each(&state.lists, |holder| matches.note(holder, blocks));
+        let Some(entry) = state.entries.find(hash, |entry| entry.key == key) else { return Fingerprint::NOBODY };
+        let found = entry.fingerprint();
+        if !known.contains(&found) {
+            entry.copy_to(&state.lists, copy);
         }
+        found
     }
 
     fn shard(&self, hash: u64) -> &RwLock<State> {
@@ -135,9 +152,9 @@ impl Shards {
         let state = self.shard(hash).read();
         let mut holders = Vec::new();
         if let Some(entry) = state.entries.find(hash, |entry| entry.key == key) {
-            entry.for_each(&state.lists, |holder| holders.push((holder.slot(), holder.level())));
+            entry.copy_to(&state.lists, &mut holders);
         }
-        holders
+        holders.into_iter().map(|holder| (holder.slot(), holder.level())).collect()
     }
 
     /// Every holding of every block.
@@ -146,7 +163,9 @@ impl Shards {
         for shard in &self.shards {
             let state = shard.0.read();
             for entry in state.entries.iter() {
-                entry.for_each(&state.lists, |holder| look(entry.key, holder.slot(), holder.level()));
+                let mut holders = Vec::new();
+                entry.copy_to(&state.lists, &mut holders);
+                holders.into_iter().for_each(|holder| look(entry.key, holder.slot(), holder.level()));
             }
         }
     }

@@ -1,4 +1,6 @@
 //! The nodes of one tenant, in chunks that never move: growing copies nothing, and costs no second place meanwhile.
+//!
+//! Chunks are kept until the tenant has no block left: an engine's cache is as large in an hour as it is now.
 
 use std::ops::{Index, IndexMut};
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::model::last_stored;
-use super::{Applied, ExactIndex, ExactMatches, ExactTenant, TierBlocks};
+use super::{Applied, ExactIndex, ExactMatches, ExactTenant, Slot, TierBlocks};
 use crate::kv_events::{Batch, EngineHash, Event, Medium};
 use crate::prefix::{BlockHash, token_chain, token_root};
 
@@ -357,4 +357,43 @@ fn where_bytes_are_short_what_was_left_is_swept_faster() {
         tenant.apply(&prompt.stored(at..at + 1, Medium::Gpu));
     }
     assert_eq!((index.stats().refused_blocks_total, tenant.blocks()), (0, 600));
+}
+
+#[test]
+fn tenants_for_which_there_is_no_slot_are_refused() {
+    let (index, prompt) = (index(), Prompt::new(1, 3));
+    let there = index.join();
+    while index.slots.take() != Slot::NOWHERE {}
+    let tenants = [index.join(), index.join()];
+    assert_eq!(tenants[0].apply(&prompt.stored(0..3, Medium::Gpu)).refused, 3);
+    assert_eq!(matched(&index, &tenants[1], &prompt), on_gpu(0), "it shares a slot with another");
+    there.apply(&prompt.stored(0..3, Medium::Gpu));
+    assert_eq!(matched(&index, &there, &prompt), on_gpu(3));
+    there.clear();
+    assert_eq!(there.slot(), Slot::NOWHERE);
+    assert_eq!(matched(&index, &there, &prompt), on_gpu(0));
+    index.sweep(usize::MAX);
+    assert_ne!(index.join().slot(), Slot::NOWHERE, "a swept slot is there again");
+}
+
+#[test]
+fn tenants_that_come_and_go_without_a_block_use_one_slot() {
+    let index = index();
+    let places: std::collections::HashSet<usize> = (0..10).map(|_| index.join().slot().place()).collect();
+    assert_eq!((places.len(), index.sweep(usize::MAX)), (1, 0));
+}
+
+#[test]
+fn a_refused_block_that_is_stored_later_is_as_any_other() {
+    let index = Arc::new(ExactIndex::new(40_000, 42));
+    let (filler, tenant) = (index.join(), index.join());
+    let (filling, prompt) = (Prompt::new(1, 1000), Prompt::new(2, 2));
+    filler.apply(&filling.stored(0..1000, Medium::Gpu));
+    assert_eq!(tenant.apply(&prompt.stored(0..1, Medium::Gpu)).refused, 1);
+    filler.clear();
+    index.sweep(usize::MAX);
+    assert_eq!(tenant.apply(&prompt.stored(0..1, Medium::Gpu)).stored, 1);
+    assert_eq!(tenant.apply(&prompt.removed(0..1, Medium::Gpu)).removed, 1);
+    let behind = tenant.apply(&prompt.stored(1..2, Medium::Gpu));
+    assert_eq!(behind, Applied { set_aside: 1, ..Applied::default() }, "it is still taken for refused");
 }
