@@ -1,7 +1,7 @@
 //! What Jinja2 and Python have and minijinja has not, or has otherwise: methods of strings, `tojson`, tests, printing.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat;
 
@@ -149,5 +149,5 @@ fn partition(text: &str, separator: &str, from_right: bool) -> Value {
         None if from_right => ["", "", text],
         None => [text, "", ""],
     };
-    parts.into_iter().map(Value::from).collect()
+    Value::from(Tuple::from(parts.map(Value::from)))
 }
