@@ -17,8 +17,10 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", tojson);
     environment.add_filter("trim", trim);
+    environment.add_filter("safe", safe);
     environment.add_filter("string", |value: &Value| repr::str(value));
     environment.add_test("sequence", is_sequence);
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_function("raise_exception", raise_exception);
     environment
 }
@@ -44,6 +46,12 @@ fn format(output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Resu
 fn raise_exception(_message: &Value) -> Result<Value, Error> {
     // The message may hold what the request said, and goes nowhere.
     Err(Error::new(ErrorKind::InvalidOperation, "the template raised an exception"))
+}
+
+/// In Jinja2 this makes a text to which others are added escaped, which minijinja does not follow; next to no template of
+/// a chat uses it.
+fn safe(_value: &Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "`safe` is not supported"))
 }
 
 /// Whatever has a length and can be indexed, so strings and objects too.

@@ -74,6 +74,8 @@ fn special_tokens_and_arguments_of_the_request_are_variables() {
 fn an_exception_of_the_template_refuses_the_request() {
     assert_eq!(rendered("{{ raise_exception('no') }}", user("a")), Err(NotTokenized::Refused));
     assert_eq!(rendered("{{ messages.nothing.more }}", user("a")), Err(NotTokenized::Refused));
+    // Jinja2 escapes what is added to such a text.
+    assert_eq!(rendered("{{ '<'|safe + '<' }}", user("a")), Err(NotTokenized::Refused));
 }
 
 #[test]
