@@ -212,3 +212,6 @@ impl TokenizerFiles {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

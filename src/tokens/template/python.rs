@@ -1,7 +1,7 @@
 //! What Jinja2 and Python have and minijinja has not, or has otherwise: methods of strings, `tojson`, tests, printing.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat;
 
@@ -17,8 +17,10 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", tojson);
     environment.add_filter("trim", trim);
+    environment.add_filter("safe", safe);
     environment.add_filter("string", |value: &Value| repr::str(value));
     environment.add_test("sequence", is_sequence);
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_function("raise_exception", raise_exception);
     environment
 }
@@ -44,6 +46,12 @@ fn format(output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Resu
 fn raise_exception(_message: &Value) -> Result<Value, Error> {
     // The message may hold what the request said, and goes nowhere.
     Err(Error::new(ErrorKind::InvalidOperation, "the template raised an exception"))
+}
+
+/// In Jinja2 this makes a text to which others are added escaped, which minijinja does not follow; next to no template of
+/// a chat uses it.
+fn safe(_value: &Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "`safe` is not supported"))
 }
 
 /// Whatever has a length and can be indexed, so strings and objects too.
@@ -149,5 +157,5 @@ fn partition(text: &str, separator: &str, from_right: bool) -> Value {
         None if from_right => ["", "", text],
         None => [text, "", ""],
     };
-    parts.into_iter().map(Value::from).collect()
+    Value::from(Tuple::from(parts.map(Value::from)))
 }

@@ -1,6 +1,6 @@
 //! Values as Python prints them: `str`, `repr`, and `json.dumps`.
 
-use minijinja::value::ValueKind;
+use minijinja::value::{Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// Deeper values are refused. Those of requests are no deeper than 128.
@@ -36,12 +36,14 @@ fn write_repr(value: &Value, depth: usize, out: &mut String) {
         _ if depth > MAX_DEPTH => out.push_str("..."),
         ValueKind::Number if !value.is_integer() => out.push_str(&float(value)),
         ValueKind::Seq => {
-            out.push('[');
+            let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
+            out.push(if is_tuple { '(' } else { '[' });
             for (place, element) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if place > 0 { ", " } else { "" });
                 write_repr(&element, depth + 1, out);
             }
-            out.push(']');
+            out.push_str(if is_tuple && value.len() == Some(1) { "," } else { "" });
+            out.push(if is_tuple { ')' } else { ']' });
         }
         ValueKind::Map => {
             out.push('{');

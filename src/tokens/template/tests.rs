@@ -31,18 +31,25 @@ fn user(text: &str) -> serde_json::Value {
 
 #[test]
 fn templates_give_what_transformers_gives() {
-    let cases: Vec<serde_json::Value> = serde_json::from_str(RENDERED).unwrap();
+    // Not by `serde_json`, which would sort the members of objects.
+    let cases: Vec<Value> = json::list(&json::parse(RENDERED.as_bytes()).unwrap()).unwrap().collect();
     assert_eq!(cases.len(), 20);
     let mut wrong = Vec::new();
     for case in cases {
-        let source = case["template"].as_str().unwrap();
-        let mut variables = serde_json::json!({"add_generation_prompt": true, "tools": null, "documents": null});
-        variables["messages"] = serde_json::from_str(MESSAGES).unwrap();
-        variables.as_object_mut().unwrap().extend(case["variables"].as_object().unwrap().clone());
-        let templates = compiled(source).unwrap();
-        let ours = templates.run(&templates.default, json::parse(variables.to_string().as_bytes()).unwrap());
-        if ours.as_deref() != Ok(case["expected"].as_str().unwrap()) {
-            wrong.push(format!("{source}\n  is {}\n  we {ours:?}", case["expected"]));
+        let source = json::member(&case, "template").unwrap().to_string();
+        let expected = json::member(&case, "expected").unwrap().to_string();
+        let null = || Value::from(());
+        let mut variables = vec![
+            (Value::from("add_generation_prompt"), Value::from(true)),
+            (Value::from("tools"), null()),
+            (Value::from("documents"), null()),
+            (Value::from("messages"), json::parse(MESSAGES.as_bytes()).unwrap()),
+        ];
+        variables.extend(json::members(&json::member(&case, "variables").unwrap()).unwrap());
+        let templates = compiled(&source).unwrap();
+        let ours = templates.run(&templates.default, Value::from_pairs(variables));
+        if ours.as_deref() != Ok(expected.as_str()) {
+            wrong.push(format!("{source}\n  is {expected:?}\n  we {ours:?}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -67,6 +74,8 @@ fn special_tokens_and_arguments_of_the_request_are_variables() {
 fn an_exception_of_the_template_refuses_the_request() {
     assert_eq!(rendered("{{ raise_exception('no') }}", user("a")), Err(NotTokenized::Refused));
     assert_eq!(rendered("{{ messages.nothing.more }}", user("a")), Err(NotTokenized::Refused));
+    // Jinja2 escapes what is added to such a text.
+    assert_eq!(rendered("{{ '<'|safe + '<' }}", user("a")), Err(NotTokenized::Refused));
 }
 
 #[test]
