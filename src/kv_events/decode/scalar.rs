@@ -78,7 +78,7 @@ impl<'de> Scalar<'de> {
     pub(super) fn hash(self) -> Option<EngineHash> {
         match self {
             Self::Int(value) => Some(EngineHash(value)),
-            Self::Bytes(bytes) if bytes.is_empty() => None,
+            Self::Bytes([]) => None,
             Self::Bytes(bytes) if bytes.len() <= 8 => {
                 Some(EngineHash(bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))))
             }

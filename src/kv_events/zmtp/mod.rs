@@ -58,9 +58,12 @@ pub(super) enum Error {
     /// Not within the time allowed.
     #[error("no connection within {0:?}")]
     TimedOut(Duration),
+    /// Nobody listens.
+    #[error("nobody listens there: the engine is down, or does not listen for others (vLLM does at tcp://*:PORT only)")]
+    Refused,
     /// The system says no.
     #[error("{0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// The other side has closed it.
     #[error("the engine closed the connection")]
     Closed,
@@ -98,6 +101,14 @@ pub(super) struct Connection {
     /// When the peer has been silent for too long.
     deadline: Instant,
     is_asked: bool,
+}
+
+// === impl Error ===
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::ConnectionRefused { Self::Refused } else { Self::Io(error) }
+    }
 }
 
 // === impl Limits ===
