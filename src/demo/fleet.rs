@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::model::Model;
 use crate::config;
+use crate::pool::Trust;
 use crate::server::Server;
 use crate::sim::{EngineOptions, KvEventOptions, SimEngine};
 use crate::time;
@@ -33,7 +34,7 @@ impl Fleet {
     pub(super) async fn start(policy: &str, count: u16, listen: SocketAddr) -> Result<Self, Box<dyn Error>> {
         let model = Model::write()?;
         let engines = (0..count).map(|number| start_engine(number, &model)).collect::<Result<Vec<_>, _>>()?;
-        let config = config::parse(&configuration(policy, listen, &engines), "demo")?;
+        let config = config::parse(&configuration(policy, listen, &engines, &model), "demo")?;
         let fleet = Self { server: Server::start(config, None).await?, engines, _model: model };
         timeout(READY_TIME, fleet.ready()).await.map_err(|_| format!("no fleet after {READY_TIME:?}"))?;
         Ok(fleet)
@@ -61,7 +62,10 @@ impl Fleet {
         let can_serve = || {
             let snapshot = self.server.state().snapshot.load();
             let mut backends = snapshot.pools().iter().flat_map(|pool| &pool.backends);
-            backends.all(|backend| backend.can_serve(time::now()) && backend.engine.capacity_tokens.is_some())
+            backends.all(|backend| {
+                let is_known = backend.engine.capacity_tokens.is_some() && backend.trust() == Trust::Exact;
+                is_known && backend.can_serve(time::now())
+            })
         };
         while !can_serve() {
             sleep(Duration::from_millis(10)).await;
@@ -83,13 +87,15 @@ fn start_engine(number: u16, model: &Model) -> std::io::Result<SimEngine> {
 }
 
 /// A configuration such as anyone would write.
-fn configuration(policy: &str, listen: SocketAddr, engines: &[SimEngine]) -> String {
+fn configuration(policy: &str, listen: SocketAddr, engines: &[SimEngine], model: &Model) -> String {
+    let tokenizer = model.folder().display();
     let mut text = format!(
         "listeners: [{{address: \"{listen}\"}}]\n\
          admin: {{address: \"127.0.0.1:0\"}}\n\
          server: {{drain_delay: 0s, drain_timeout: 1s}}\n\
          logging: {{access_log: off}}\n\
-         pools:\n- name: demo\n  engine: vllm\n  policy: {policy}\n  health: {{interval: 500ms}}\n  backends:\n"
+         pools:\n- name: demo\n  engine: vllm\n  policy: {policy}\n  health: {{interval: 500ms}}\n  \
+         tokenizer: {{path: \"{tokenizer}\"}}\n  kv_events: {{enabled: true}}\n  backends:\n"
     );
     for engine in engines {
         let _ = writeln!(text, "  - {{name: {}, url: \"{}\"}}", engine.name(), engine.url());

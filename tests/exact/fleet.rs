@@ -70,7 +70,7 @@ impl Fleet {
     pub(crate) async fn behind(engines: Vec<SimEngine>, backends: &str, keys: &str) -> Self {
         let text = format!(
             "listeners: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\n\
-             logging: {{access_log: 'off', level: 'off'}}\npools:\n- name: p\n  engine: vllm\n  \
+             logging: {{access_log: 'off', level: 'off'}}\nserver: {{drain_delay: 0s}}\npools:\n- name: p\n  engine: vllm\n  \
              kv_events: {{enabled: true, silent_after: 8}}\n  metrics: {{interval: 100ms}}\n  \
              backends: [{backends}]\n{keys}"
         );
