@@ -10,6 +10,8 @@ mod endpoint;
 mod event;
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod prediction_tests;
 mod replay;
 mod source;
 mod status;
