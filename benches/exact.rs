@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cap::Cap;
-use warmgate::kv_events::{Batch, EngineHash, Medium};
+use warmgate::kv_events::{Batch, Decoder, EngineHash, Form, Medium, encode};
 use warmgate::locality::{ExactIndex, ExactMatches, ExactTenant};
 use warmgate::prefix::{BlockHash, token_chain, token_root};
 
@@ -123,35 +123,51 @@ fn memory(extent: Extent) {
     }
 }
 
-/// Block events a second on one core, applied from messages that lie ready.
+/// Block events a second on one core, from messages that lie ready: applied, and decoded and applied.
 fn ingest(extent: Extent) {
     for (name, wording) in
         [("stored together, removed singly", Wording::StoredTogether), ("stored singly", Wording::StoredSingly)]
     {
         for (tenants, blocks) in [(1, 100_000), (64, 1_000_000), (16, 10_000_000)] {
-            let index = Arc::new(ExactIndex::new(PLENTY, 42));
-            let mut fleet = filled(&index, tenants, blocks / extent.divisor, wording);
-            let (mut events, mut spent) = (0, Duration::ZERO);
-            let mut batches: Vec<Batch> = (0..512).map(|_| Batch::default()).collect();
-            for round in 0..(4_000_000 / (128 * 512) / extent.divisor).max(1) {
-                let (tenant, stream) = &mut fleet[round % tenants];
-                batches.iter_mut().for_each(|batch| {
-                    batch.clear();
-                    stream.next(batch);
-                    events += batch.hashes.len();
-                });
-                let start = processor_time();
-                batches.iter().for_each(|batch| {
-                    black_box(tenant.apply(batch));
-                });
-                spent += processor_time() - start;
-            }
+            let [applied, decoded] = [false, true].map(|is_decoded| {
+                let index = Arc::new(ExactIndex::new(PLENTY, 42));
+                let mut fleet = filled(&index, tenants, blocks / extent.divisor, wording);
+                events_a_second(&mut fleet, wording, is_decoded, extent) / 1e6
+            });
             println!(
-                "ingest: {name}, {tenants} tenants with {blocks} blocks: {:.2} million block events a second",
-                events as f64 / spent.as_secs_f64() / 1e6
+                "ingest: {name}, {tenants} tenants with {blocks} blocks: {applied:.2} million block events a second \
+                 applied, {decoded:.2} decoded and applied"
             );
         }
     }
+}
+
+fn events_a_second(fleet: &mut [(ExactTenant, Stream)], wording: Wording, is_decoded: bool, extent: Extent) -> f64 {
+    let (mut events, mut spent) = (0, Duration::ZERO);
+    let mut batches: Vec<Batch> = (0..512).map(|_| Batch::default()).collect();
+    let (mut decoder, mut scratch, tenants) = (Decoder::default(), Batch::default(), fleet.len());
+    for round in 0..(4_000_000 / (128 * 512) / extent.divisor).max(1) {
+        let (tenant, stream) = &mut fleet[round % tenants];
+        batches.iter_mut().for_each(|batch| {
+            batch.clear();
+            stream.next(batch);
+            events += batch.hashes.len();
+        });
+        let payloads: Vec<Vec<u8>> = batches.iter().map(|batch| encode(batch, wording.form())).collect();
+        let start = processor_time();
+        if is_decoded {
+            payloads.iter().for_each(|payload| {
+                decoder.decode(payload, &mut scratch).expect("it was encoded");
+                black_box(tenant.apply(&scratch));
+            });
+        } else {
+            batches.iter().for_each(|batch| {
+                black_box(tenant.apply(batch));
+            });
+        }
+        spent += processor_time() - start;
+    }
+    events as f64 / spent.as_secs_f64()
 }
 
 /// Lookups of a prompt of 8,192 blocks.
@@ -279,6 +295,17 @@ fn processor_time() -> Duration {
 
 fn batch_bytes(batch: &Batch) -> usize {
     batch.tokens.capacity() * 4 + batch.hashes.capacity() * 8 + batch.events.capacity() * size_of_val(&batch.events[0])
+}
+
+// === impl Wording ===
+
+impl Wording {
+    fn form(self) -> Form {
+        match self {
+            Self::StoredTogether => Form::Vllm,
+            Self::StoredSingly => Form::Sglang,
+        }
+    }
 }
 
 // === impl Times ===
