@@ -95,15 +95,20 @@ fn tokenizer(cache_bytes: usize) -> Tokenizer {
     tokenizer
 }
 
-/// Text of about this many tokens.
+/// A word that the tokenizer makes some tokens of, one of some thousands.
+fn rare_word(rng: &mut fastrand::Rng) -> String {
+    let mut letters = fastrand::Rng::with_seed(rng.u64(..6_000));
+    (0..letters.usize(3..9)).map(|_| letters.lowercase()).collect()
+}
+
+/// Text of about this many tokens, with as many different words as prose has.
 fn text(tokens: usize, rng: &mut fastrand::Rng) -> String {
     let words: Vec<&str> = WORDS.split_whitespace().collect();
     let mut text = String::new();
-    for place in 0..tokens * 8 / 10 {
-        text.push_str(words[rng.usize(..words.len())]);
-        // Names and the like, of several tokens each.
-        if place % 11 == 0 {
-            text.push_str(words[rng.usize(..words.len())]);
+    for place in 0..tokens / 2 {
+        match place % 4 {
+            0 => text.push_str(&rare_word(rng)),
+            _ => text.push_str(words[rng.usize(..words.len())]),
         }
         text.push_str(match place % 17 {
             16 => ".\n",
