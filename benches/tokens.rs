@@ -1,9 +1,10 @@
 //! Token ids of a long conversation: its last turn against all of it, and how fast text becomes ids at all.
 //!
-//! `cargo bench --bench tokens`
+//! `cargo bench --bench tokens`, or with a real tokenizer `TOKENIZER_JSON=FILE cargo bench --bench tokens` (one that has
+//! the special tokens of Llama 3); a large one takes seconds to load, so that does less.
 //!
-//! The tokenizer is made here: byte-level BPE with the pre-tokenizer of Llama 3, and a merge for each word that is used,
-//! so that it makes about as many tokens of a text as real ones do.
+//! The tokenizer made here is byte-level BPE with the pre-tokenizer of Llama 3, and a merge for each word that is used, so
+//! that it makes about as many tokens of a text as real ones do. It makes them faster: its words have few merges.
 
 #![expect(clippy::print_stdout, reason = "the figures that this is for")]
 
@@ -82,11 +83,19 @@ fn tokenizer_json() -> Value {
             "vocab": vocab, "merges": merges}})
 }
 
+/// A real tokenizer, if one is given.
+fn real() -> Option<std::ffi::OsString> {
+    std::env::var_os("TOKENIZER_JSON")
+}
+
 /// The tokenizer, without anything in its cache.
 fn tokenizer(cache_bytes: usize) -> Tokenizer {
     let folder = std::env::temp_dir().join(format!("warmgate-bench-tokens-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder for temporary files");
-    fs::write(folder.join("tokenizer.json"), tokenizer_json().to_string()).expect("room for a file");
+    match real() {
+        Some(file) => drop(fs::copy(file, folder.join("tokenizer.json")).expect("TOKENIZER_JSON is a file")),
+        None => fs::write(folder.join("tokenizer.json"), tokenizer_json().to_string()).expect("room for a file"),
+    }
     let config = json!({"bos_token": "<|begin_of_text|>", "chat_template": TEMPLATE});
     fs::write(folder.join("tokenizer_config.json"), config.to_string()).expect("room for a file");
     let tokenizer =
@@ -164,6 +173,9 @@ fn last_turn(c: &mut Criterion) {
     let tokens = tokens_of(&tokenizer(CACHE_BYTES), last);
     println!("{TURNS} turns: {tokens} tokens, {} bytes", last.len());
     report(&turns);
+    if real().is_some() {
+        return;
+    }
     let mut group = c.benchmark_group("conversation");
     group.sample_size(20);
     group.throughput(Throughput::Elements(tokens as u64));
@@ -181,7 +193,7 @@ fn last_turn(c: &mut Criterion) {
 fn report(turns: &[Vec<u8>]) {
     let last = &turns[turns.len() - 1];
     let median = |tokenizer: &dyn Fn() -> Tokenizer| {
-        let mut times: Vec<f64> = (0..15)
+        let mut times: Vec<f64> = (0..if real().is_some() { 3 } else { 15 })
             .map(|_| {
                 let tokenizer = tokenizer();
                 let started = Instant::now();
@@ -208,6 +220,9 @@ fn report(turns: &[Vec<u8>]) {
 }
 
 fn text_to_ids(c: &mut Criterion) {
+    if real().is_some() {
+        return;
+    }
     let tokenizer = tokenizer(CACHE_BYTES);
     let mut group = c.benchmark_group("completion");
     let mut rng = fastrand::Rng::with_seed(2);
