@@ -18,17 +18,16 @@ use serde_json::{Value, json};
 use warmgate::request::Endpoint;
 use warmgate::tokens::{CACHE_BYTES, Tokenizer, TokenizerFiles};
 
+/// The allocator of the program: much of a last turn is small pieces of text.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const TURNS: usize = 20;
 const TOKENS: usize = 32_000;
 
 const TEMPLATE: &str = "{{- bos_token }}{% for message in messages %}{{- '<|start_header_id|>' + message['role'] + \
     '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}\
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
-
-const WORDS: &str = "the of and to in is that for it as was with be by on not he this are or his from at which but have an \
-    had they you were their one all we can her has there been if more when will would who so no out up into time than only \
-    some could these two may then other its new over such man our under know water because function return string value \
-    request backend locality prefix token engine cache block router balance latency throughput";
 
 /// The characters that stand for bytes.
 fn alphabet() -> Vec<char> {
@@ -47,7 +46,7 @@ fn tokenizer_json() -> Value {
     let mut vocab: Vec<String> = alphabet().iter().map(char::to_string).collect();
     let mut known: BTreeSet<String> = vocab.iter().cloned().collect();
     let mut merges = Vec::new();
-    for word in WORDS.split_whitespace() {
+    for word in TEXT.split(|letter: char| !letter.is_ascii_alphabetic()).filter(|word| !word.is_empty()) {
         let mut left = "Ġ".to_owned();
         for letter in word.chars() {
             let merged = format!("{left}{letter}");
@@ -104,40 +103,44 @@ fn tokenizer(cache_bytes: usize) -> Tokenizer {
     tokenizer
 }
 
-/// A word that the tokenizer makes some tokens of, one of some thousands.
-fn rare_word(rng: &mut fastrand::Rng) -> String {
-    let mut letters = fastrand::Rng::with_seed(rng.u64(..6_000));
-    (0..letters.usize(3..9)).map(|_| letters.lowercase()).collect()
-}
+/// Prose and code of this project, as people send to models: enough for a conversation of [`TOKENS`].
+const TEXT: &str = concat!(
+    include_str!("../README.md"),
+    include_str!("../docs/routing.md"),
+    include_str!("../src/control/table.rs"),
+    include_str!("../docs/engines.md"),
+    include_str!("../src/pool/load.rs"),
+    include_str!("../conf/example.yaml"),
+    include_str!("../src/locality/writer.rs"),
+    include_str!("../CONTRIBUTING.md"),
+    include_str!("../src/config/file.rs"),
+    include_str!("../src/request/sse.rs"),
+);
 
-/// Text of about this many tokens, with as many different words as prose has.
-fn text(tokens: usize, rng: &mut fastrand::Rng) -> String {
-    let words: Vec<&str> = WORDS.split_whitespace().collect();
-    let mut text = String::new();
-    for place in 0..tokens / 2 {
-        match place % 4 {
-            0 => text.push_str(&rare_word(rng)),
-            _ => text.push_str(words[rng.usize(..words.len())]),
-        }
-        text.push_str(match place % 17 {
-            16 => ".\n",
-            9 => ", ",
-            _ => " ",
-        });
+/// Bytes of a token, about.
+const TOKEN_BYTES: usize = 4;
+
+/// The next text of about so many tokens; from the beginning again at the end.
+fn text(tokens: usize, place: &mut usize) -> &'static str {
+    if TEXT.len() - *place < tokens * TOKEN_BYTES {
+        *place = 0;
     }
-    text
+    let (start, end) = (*place, TEXT.ceil_char_boundary(*place + tokens * TOKEN_BYTES));
+    *place = end;
+    &TEXT[start..end]
 }
 
 /// The bodies of a conversation's requests, one a turn: what was said before, and a new question.
 fn conversation() -> Vec<Vec<u8>> {
-    let mut rng = fastrand::Rng::with_seed(1);
-    let mut messages = vec![json!({"role": "system", "content": text(200, &mut rng)})];
+    let mut place = 0;
+    let mut messages = vec![json!({"role": "system", "content": text(200, &mut place)})];
     let mut bodies = Vec::new();
     for _ in 0..TURNS {
-        messages.push(json!({"role": "user", "content": text(TOKENS / TURNS / 2, &mut rng)}));
+        messages.push(json!({"role": "user", "content": text(TOKENS / TURNS / 2, &mut place)}));
         bodies.push(json!({"model": "m", "messages": messages}).to_string().into_bytes());
-        messages.push(json!({"role": "assistant", "content": text(TOKENS / TURNS / 2, &mut rng)}));
+        messages.push(json!({"role": "assistant", "content": text(TOKENS / TURNS / 2, &mut place)}));
     }
+    assert!(TEXT.len() > TOKENS * TOKEN_BYTES, "nothing is said twice");
     bodies
 }
 
@@ -225,15 +228,15 @@ fn text_to_ids(c: &mut Criterion) {
     }
     let tokenizer = tokenizer(CACHE_BYTES);
     let mut group = c.benchmark_group("completion");
-    let mut rng = fastrand::Rng::with_seed(2);
-    let mut body = |tokens| json!({"prompt": text(tokens, &mut rng)}).to_string().into_bytes();
+    let mut place = TEXT.len() / 2;
+    let mut body = |tokens| json!({"prompt": text(tokens, &mut place)}).to_string().into_bytes();
     let tokens = |body: &[u8]| {
         let prompts = tokenizer.prompts(Endpoint::Completions, body, SystemTime::UNIX_EPOCH).expect("a text");
         prompts.prompts[0].len()
     };
-    group.throughput(Throughput::Elements(tokens(&body(TOKENS)) as u64));
+    group.throughput(Throughput::Elements(tokens(&body(TOKENS / 4)) as u64));
     group.bench_function("new text", |bencher| {
-        bencher.iter_batched_ref(|| body(TOKENS), |body| tokens(body), BatchSize::PerIteration)
+        bencher.iter_batched_ref(|| body(TOKENS / 4), |body| tokens(body), BatchSize::PerIteration)
     });
     group.finish();
 }
