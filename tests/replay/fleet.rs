@@ -134,7 +134,7 @@ impl Plan {
         let backends: Vec<_> = engines.iter().map(|engine| format!("{{url: '{}'}}", engine.url())).collect();
         format!(
             "listeners: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\n\
-             logging: {{access_log: 'off', level: 'off'}}\npools:\n- name: p\n  engine: vllm\n  policy: cost\n  \
+             logging: {{access_log: 'off', level: 'off'}}\nserver: {{drain_delay: 0s}}\npools:\n- name: p\n  engine: vllm\n  policy: cost\n  \
              shadow: false\n  block_tokens: {BLOCK_TOKENS}\n  kv_tokens: {}\n  \
              kv_events: {{enabled: {}}}\n  \
              health: {{interval: 5m, timeout: 20s}}\n  backends: [{}]\n",
