@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod fleet;
+mod restart;
 
 use common::eventually;
 use fleet::{BLOCK, Fleet, Served, options};

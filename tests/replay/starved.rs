@@ -71,7 +71,7 @@ fn workload() -> Workload {
     let document = f64::from(DOCUMENT_BLOCKS * BLOCK_TOKENS);
     let parameters = Rag {
         requests: 2_000,
-        requests_per_second: 44.0,
+        requests_per_second: 46.0,
         system_tokens: 0,
         documents: 600,
         exponent: 1.0,
