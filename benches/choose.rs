@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use warmgate::pool::{
-    Answer, Backend, BackendSnapshot, EjectionSettings, Health, Origin, Policy, PolicyKind, Pool, PoolSnapshot,
-    RetrySettings, Tenant, Timeouts,
-};
+use warmgate::locality::Tenant;
+use warmgate::pool::{Answer, Backend, BackendSnapshot, Health, Origin, Policy, PolicyKind, Pool, PoolSnapshot};
 use warmgate::prefix::Scale;
 use warmgate::routing::{Query, dispatch};
 use warmgate::time::Moment;

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cap::Cap;
-use warmgate::kv_events::{Batch, EngineHash, Medium};
+use warmgate::kv_events::{Batch, Decoder, EngineHash, Form, Medium, encode};
 use warmgate::locality::{ExactIndex, ExactMatches, ExactTenant};
 use warmgate::prefix::{BlockHash, token_chain, token_root};
 
@@ -58,6 +58,14 @@ struct Stream {
     held: std::collections::VecDeque<[EngineHash; PROMPT]>,
 }
 
+/// What lookups took.
+struct Times {
+    /// By the clock.
+    sorted: Vec<Duration>,
+    /// Of the thread's time on a processor, in which other processes have less part.
+    mean: Duration,
+}
+
 /// A part of the whole, by its name.
 type Part = (&'static str, fn(Extent));
 
@@ -75,10 +83,10 @@ fn main() {
     }
 }
 
-/// Bytes a block, of blocks that one tenant has and of those that many have; then, how fast so many come and go.
+/// Bytes a block, of blocks that one tenant has and of those that many have. With 7.5 million the tables have just doubled.
 fn memory(extent: Extent) {
     for (tenants, blocks, is_shared) in
-        [(1, 10_000_000, false), (16, 10_000_000, false), (16, 7_000_000, false), (16, 10_000_000, true)]
+        [(1, 10_000_000, false), (16, 10_000_000, false), (16, 7_500_000, false), (16, 10_000_000, true)]
     {
         let prompts = blocks / tenants / PROMPT / extent.divisor;
         let before = ALLOCATOR.allocated();
@@ -115,35 +123,51 @@ fn memory(extent: Extent) {
     }
 }
 
-/// Block events a second on one core, applied from messages that lie ready.
+/// Block events a second on one core, from messages that lie ready: applied, and decoded and applied.
 fn ingest(extent: Extent) {
     for (name, wording) in
         [("stored together, removed singly", Wording::StoredTogether), ("stored singly", Wording::StoredSingly)]
     {
         for (tenants, blocks) in [(1, 100_000), (64, 1_000_000), (16, 10_000_000)] {
-            let index = Arc::new(ExactIndex::new(PLENTY, 42));
-            let mut fleet = filled(&index, tenants, blocks / extent.divisor, wording);
-            let (mut events, mut spent) = (0, Duration::ZERO);
-            let mut batches: Vec<Batch> = (0..512).map(|_| Batch::default()).collect();
-            for round in 0..(4_000_000 / (128 * 512) / extent.divisor).max(1) {
-                let (tenant, stream) = &mut fleet[round % tenants];
-                batches.iter_mut().for_each(|batch| {
-                    batch.clear();
-                    stream.next(batch);
-                    events += batch.hashes.len();
-                });
-                let start = processor_time();
-                batches.iter().for_each(|batch| {
-                    black_box(tenant.apply(batch));
-                });
-                spent += processor_time() - start;
-            }
+            let [applied, decoded] = [false, true].map(|is_decoded| {
+                let index = Arc::new(ExactIndex::new(PLENTY, 42));
+                let mut fleet = filled(&index, tenants, blocks / extent.divisor, wording);
+                events_a_second(&mut fleet, wording, is_decoded, extent) / 1e6
+            });
             println!(
-                "ingest: {name}, {tenants} tenants with {blocks} blocks: {:.2} million block events a second",
-                events as f64 / spent.as_secs_f64() / 1e6
+                "ingest: {name}, {tenants} tenants with {blocks} blocks: {applied:.2} million block events a second \
+                 applied, {decoded:.2} decoded and applied"
             );
         }
     }
+}
+
+fn events_a_second(fleet: &mut [(ExactTenant, Stream)], wording: Wording, is_decoded: bool, extent: Extent) -> f64 {
+    let (mut events, mut spent) = (0, Duration::ZERO);
+    let mut batches: Vec<Batch> = (0..512).map(|_| Batch::default()).collect();
+    let (mut decoder, mut scratch, tenants) = (Decoder::default(), Batch::default(), fleet.len());
+    for round in 0..(4_000_000 / (128 * 512) / extent.divisor).max(1) {
+        let (tenant, stream) = &mut fleet[round % tenants];
+        batches.iter_mut().for_each(|batch| {
+            batch.clear();
+            stream.next(batch);
+            events += batch.hashes.len();
+        });
+        let payloads: Vec<Vec<u8>> = batches.iter().map(|batch| encode(batch, wording.form())).collect();
+        let start = processor_time();
+        if is_decoded {
+            payloads.iter().for_each(|payload| {
+                decoder.decode(payload, &mut scratch).expect("it was encoded");
+                black_box(tenant.apply(&scratch));
+            });
+        } else {
+            batches.iter().for_each(|batch| {
+                black_box(tenant.apply(batch));
+            });
+        }
+        spent += processor_time() - start;
+    }
+    events as f64 / spent.as_secs_f64()
 }
 
 /// Lookups of a prompt of 8,192 blocks.
@@ -152,8 +176,8 @@ fn lookups(extent: Extent) {
         let index = Arc::new(ExactIndex::new(PLENTY, 42));
         let (_fleet, asked) = conversation(&index, tenants, holders);
         let _others = filled(&index, 8, 2_000_000 / extent.divisor, Wording::StoredTogether);
-        let times = lookup_times(&index, &[asked], 20_000 / extent.divisor);
-        println!("lookup: {LONG} blocks, {tenants} tenants, {holders} hold it to 24 lengths: {}", shown(&times));
+        let times = lookup_times(&index, &asked, 20_000 / extent.divisor);
+        println!("lookup: {LONG} blocks, {tenants} tenants, {holders} hold it to 24 lengths: {}", times.shown());
     }
 }
 
@@ -162,9 +186,8 @@ fn lookups_beside_a_writer(extent: Extent) {
     let index = Arc::new(ExactIndex::new(PLENTY, 42));
     let (_fleet, asked) = conversation(&index, 64, 64);
     let mut fleet = filled(&index, 64, 1_000_000 / extent.divisor, Wording::StoredTogether);
-    let chains = [asked];
-    let alone = lookup_times(&index, &chains, 100_000 / extent.divisor);
-    println!("beside nobody: {}", shown(&alone));
+    let alone = lookup_times(&index, &asked, 100_000 / extent.divisor);
+    println!("beside nobody: {}", alone.shown());
     for rate in [1e6, f64::INFINITY] {
         let (stop, applied) = (AtomicBool::new(false), AtomicU64::new(0));
         let (times, spent) = thread::scope(|scope| {
@@ -173,7 +196,7 @@ fn lookups_beside_a_writer(extent: Extent) {
                 thread::yield_now();
             }
             let (start, before) = (Instant::now(), applied.load(Relaxed));
-            let times = lookup_times(&index, &chains, 100_000 / extent.divisor);
+            let times = lookup_times(&index, &asked, 100_000 / extent.divisor);
             let spent = (applied.load(Relaxed) - before) as f64 / start.elapsed().as_secs_f64();
             stop.store(true, Relaxed);
             (times, spent)
@@ -181,9 +204,9 @@ fn lookups_beside_a_writer(extent: Extent) {
         println!(
             "beside a writer of {:.2} million block events a second: {}, median x {:.2}, mean x {:.2}",
             spent / 1e6,
-            shown(&times),
-            times[times.len() / 2].as_secs_f64() / alone[alone.len() / 2].as_secs_f64(),
-            mean(&times).as_secs_f64() / mean(&alone).as_secs_f64(),
+            times.shown(),
+            times.within(0.5).as_secs_f64() / alone.within(0.5).as_secs_f64(),
+            times.mean.as_secs_f64() / alone.mean.as_secs_f64(),
         );
     }
 }
@@ -247,16 +270,19 @@ fn filled(index: &Arc<ExactIndex>, tenants: usize, blocks: usize, wording: Wordi
     (0..tenants).map(tenant).collect()
 }
 
-fn lookup_times(index: &ExactIndex, chains: &[Vec<BlockHash>], times: usize) -> Vec<Duration> {
+fn lookup_times(index: &ExactIndex, asked: &[BlockHash], times: usize) -> Times {
     let mut matches = ExactMatches::new();
-    let one = |chain: &Vec<BlockHash>| {
-        let start = Instant::now();
-        index.lookup(black_box(chain), &mut matches);
-        start.elapsed()
-    };
-    let mut spent: Vec<Duration> = chains.iter().cycle().take(times.max(1)).map(one).collect();
-    spent.sort_unstable();
-    spent
+    let before = processor_time();
+    let mut sorted: Vec<Duration> = (0..times.max(1))
+        .map(|_| {
+            let start = Instant::now();
+            index.lookup(black_box(asked), &mut matches);
+            start.elapsed()
+        })
+        .collect();
+    let mean = (processor_time() - before) / sorted.len() as u32;
+    sorted.sort_unstable();
+    Times { sorted, mean }
 }
 
 /// The time that this thread has been on a processor, or that has passed where the system does not say.
@@ -267,23 +293,37 @@ fn processor_time() -> Duration {
     nanos.map_or_else(|| START.elapsed(), Duration::from_nanos)
 }
 
-fn mean(times: &[Duration]) -> Duration {
-    times.iter().sum::<Duration>() / times.len() as u32
-}
-
-/// Of sorted times, what is typical.
-fn shown(times: &[Duration]) -> String {
-    let at = |share: usize| times[(times.len() - 1) * share / 1000].as_nanos() as f64 / 1e3;
-    format!(
-        "mean {:.1} us, median {:.1} us, 99 % within {:.1} us",
-        mean(times).as_nanos() as f64 / 1e3,
-        at(500),
-        at(990)
-    )
-}
-
 fn batch_bytes(batch: &Batch) -> usize {
     batch.tokens.capacity() * 4 + batch.hashes.capacity() * 8 + batch.events.capacity() * size_of_val(&batch.events[0])
+}
+
+// === impl Wording ===
+
+impl Wording {
+    fn form(self) -> Form {
+        match self {
+            Self::StoredTogether => Form::Vllm,
+            Self::StoredSingly => Form::Sglang,
+        }
+    }
+}
+
+// === impl Times ===
+
+impl Times {
+    fn within(&self, share: f64) -> Duration {
+        self.sorted[((self.sorted.len() - 1) as f64 * share) as usize]
+    }
+
+    fn shown(&self) -> String {
+        let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+        format!(
+            "median {:.1} us, 99 % within {:.1} us, mean on the processor {:.1} us",
+            micros(self.within(0.5)),
+            micros(self.within(0.99)),
+            micros(self.mean)
+        )
+    }
 }
 
 // === impl Stream ===

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use warmgate::locality::Tenant;
 use warmgate::locality::{LocalityIndex, Matches};
-use warmgate::pool::Tenant;
 use warmgate::prefix::BlockHash;
 
 /// 128k tokens in blocks of 16.

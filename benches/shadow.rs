@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use warmgate::locality::LocalityIndex;
-use warmgate::pool::{CostModel, EngineState, LoadView, OtherRouters, Tenant};
+use warmgate::locality::Tenant;
+use warmgate::pool::{CostModel, EngineState, LoadView, OtherRouters};
 use warmgate::prefix::BlockHash;
 use warmgate::routing::{Candidate, Query};
 use warmgate::shadow::{Prompt, Replay, Shadow, ShadowBackend};

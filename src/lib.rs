@@ -66,10 +66,9 @@ pub mod time;
 pub mod tokens;
 pub mod trace;
 
-use tokio::runtime::{Handle, RuntimeFlavor};
-
 /// Runs `work`, which takes milliseconds or more; where there are other threads, what waits for this one leaves it first.
 fn without_stalling<R>(work: impl FnOnce() -> R) -> R {
-    let has_other_threads = Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
+    let runtime = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
+    let has_other_threads = matches!(runtime, Ok(tokio::runtime::RuntimeFlavor::MultiThread));
     if has_other_threads { tokio::task::block_in_place(work) } else { work() }
 }

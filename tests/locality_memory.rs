@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cap::Cap;
 use warmgate::locality::LocalityIndex;
-use warmgate::pool::Tenant;
+use warmgate::locality::Tenant;
 use warmgate::prefix::BlockHash;
 
 #[global_allocator]

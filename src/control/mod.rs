@@ -5,6 +5,7 @@
 
 mod discovery;
 pub mod engine;
+mod event_sources;
 mod events;
 mod health;
 mod probe;

@@ -20,10 +20,11 @@ use tokio::time::{sleep, timeout};
 
 use super::discovery;
 use super::engine::EngineSample;
+use super::event_sources::{Discovered, discover};
 
 use crate::client::{Client, ClientError, Connections, is_ours};
 use crate::config;
-use crate::kv_events::{Discovered, Source, discover};
+use crate::kv_events::Source;
 use crate::pool::{ModelEntry, Origin};
 use crate::time::{self, Moment};
 

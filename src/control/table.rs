@@ -18,9 +18,10 @@ use super::tokenizers::Tokenizers;
 use crate::client::{Connections, connections};
 use crate::config;
 use crate::kv_events::Source;
+use crate::locality::Tenant;
 use crate::metrics::BackendLabels;
 use crate::pool::{
-    Backend, BackendSnapshot, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot, Tenant,
+    Backend, BackendSnapshot, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot,
 };
 use crate::prefix::Scale;
 use crate::shadow::{Shadow, ShadowBackend};

@@ -1,15 +1,16 @@
 //! KV events: engines tell which blocks they hold, so that locality need not be guessed.
 //!
-//! [`discover`] asks an engine where it tells that, a [`Source`] follows it there ([`zmtp`], [`replay`]), a [`Stream`] makes
+//! A [`Source`] follows an engine where it tells that (`zmtp`, `replay`), a [`Stream`] makes
 //! one gapless run of what comes, a [`Decoder`] reads each message, and a [`Sink`] takes the events.
 
 mod decode;
-mod discovery;
 mod encode;
 mod endpoint;
 mod event;
 #[cfg(test)]
 mod fixtures;
+#[cfg(test)]
+mod prediction_tests;
 mod replay;
 mod source;
 mod status;
@@ -17,8 +18,6 @@ mod stream;
 mod zmtp;
 
 pub use decode::{DecodeError, Decoder, Fault, LeftOut};
-pub(crate) use discovery::discover;
-pub use discovery::{Discovered, DiscoveryError, RankSource};
 pub use encode::{Form, encode};
 pub use endpoint::{Endpoint, EndpointError};
 pub use event::{Batch, EngineHash, Event, Medium, Removed, Stored};

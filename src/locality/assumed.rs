@@ -3,12 +3,12 @@
 //! The result is exactly that of a list of single blocks in which a prompt's blocks are touched from the last to the
 //! first: the end of a prompt goes before its beginning, as engines free their blocks. Each step here is per run.
 
+use super::Tenant;
 use super::bytes::hashes_within;
 use super::lru::HoldId;
 use super::run::{Holder, Overlap, Run};
 use super::shards::MAX_RUNS;
 use super::writer::{Keep, Room, Step, Writer};
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 /// One prompt may fill this part of the budget at most, or the first oversized one would flush everything.

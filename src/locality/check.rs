@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::LocalityIndex;
+use super::Tenant;
 use super::lru::HoldId;
 use super::run::Run;
 use super::writer::Writer;
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 impl LocalityIndex {

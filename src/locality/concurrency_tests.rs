@@ -4,9 +4,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use super::Tenant;
 use super::tests::chain;
 use super::{LocalityIndex, Matches};
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 const WRITES: usize = 1500;

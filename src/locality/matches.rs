@@ -1,6 +1,6 @@
 //! The answer of a lookup: matched blocks of every tenant that has any, in a buffer to be used again.
 
-use crate::pool::Tenant;
+use super::Tenant;
 
 /// Matched blocks per tenant, filled by [`LocalityIndex::lookup`](super::LocalityIndex::lookup).
 ///

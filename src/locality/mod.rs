@@ -24,7 +24,6 @@ use parking_lot::Mutex;
 
 use self::shards::Shards;
 use self::writer::Writer;
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 mod assumed;
@@ -36,6 +35,7 @@ mod overlay;
 mod run;
 mod shards;
 mod table;
+mod tenant;
 mod writer;
 
 #[cfg(test)]
@@ -52,6 +52,7 @@ mod tests;
 pub use self::exact::{Applied, ExactIndex, ExactMatches, ExactStats, ExactTenant, Slot, TierBlocks};
 pub use self::matches::{Held, Matches};
 pub use self::overlay::InFlightBlocks;
+pub use self::tenant::Tenant;
 
 /// Which tenants are believed to hold which blocks. Shared by all threads.
 pub struct LocalityIndex {

@@ -1,6 +1,6 @@
 //! The naive model that the index is tested against: lists of single blocks, searched and shifted in the plainest way.
 
-use crate::pool::Tenant;
+use super::Tenant;
 use crate::prefix::BlockHash;
 
 /// What every tenant holds, block by block.

@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use super::Tenant;
 use super::model::Model;
 use super::tests::{chain, matched};
 use super::{InFlightBlocks, IndexStats, LocalityIndex, Matches};
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 const PLENTY: usize = 1 << 20;

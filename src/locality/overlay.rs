@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use super::LocalityIndex;
+use super::Tenant;
 use super::run::Run;
 use super::writer::{Step, Writer};
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 /// The blocks of one request in flight, counted as held by its backend while this lives.

@@ -12,10 +12,10 @@ use std::mem::size_of;
 
 use smallvec::SmallVec;
 
+use super::Tenant;
 use super::bytes::heap_bytes;
 use super::lru::HoldId;
 use super::matches::{Held, Matches};
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 /// A run that has come to this many blocks is not made longer, so that no copy takes more than a microsecond.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::Tenant;
 use super::shards::MAX_RUNS;
 use super::{LocalityIndex, Matches};
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 const PLENTY: usize = 1 << 20;

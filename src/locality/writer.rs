@@ -12,10 +12,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Tenant;
 use super::lru::{HoldId, Holds, List};
 use super::run::{Edited, Holder};
 use super::shards::Shards;
-use crate::pool::Tenant;
 use crate::prefix::BlockHash;
 
 /// Retired holds swept by every change. More than a change adds at most times, so that sweeping gains on restarts.

@@ -14,10 +14,10 @@ use http::HeaderName;
 use smallvec::SmallVec;
 
 use super::{
-    Admission, Backend, EjectionSettings, EventView, ModelEntry, Policy, Pool, PoolRate, RetrySettings, Tenant,
-    TierCredits, Trust,
+    Admission, Backend, EjectionSettings, EventView, ModelEntry, Policy, Pool, PoolRate, RetrySettings, TierCredits,
+    Trust,
 };
-use crate::locality::ExactTenant;
+use crate::locality::{ExactTenant, Tenant};
 use crate::time::Moment;
 use crate::tokens;
 

@@ -98,6 +98,8 @@ struct State {
 /// Sums of tokens.
 #[derive(Debug, Default)]
 struct Untold {
+    /// The last answer told no cached tokens.
+    is_so: bool,
     assumed: u64,
     exact: u64,
 }
@@ -162,30 +164,42 @@ impl TrustMeter {
     /// Compares a prediction with the cached tokens that the engine reported with its answer.
     pub fn judge(&self, prediction: Prediction, reported: u64) -> Changes {
         self.change(|state| {
+            state.untold.is_so = false;
             let expected = u64::from(prediction.assumed);
             let assumed = state.assumed.observe(ASSUMED, expected, expected.min(reported));
             let exact = prediction.exact.and_then(|exact| {
                 let (at_least, at_most) = (u64::from(exact.at_least), u64::from(exact.at_most));
-                let all = at_least.max(reported);
-                let wrong = at_least.saturating_sub(reported) + reported.saturating_sub(at_most);
-                state.exact.observe(EXACT, all, all.saturating_sub(wrong))
+                // What requests in flight may explain says nothing for the events.
+                match reported {
+                    _ if reported > at_most => state.exact.observe(EXACT, reported, at_most),
+                    _ => state.exact.observe(EXACT, at_least, at_least.min(reported)),
+                }
             });
             [(Trust::Assumed, assumed), (Trust::Exact, exact)]
         })
     }
 
+    /// Compares what was computed, in tokens, with what KV events have named of it since.
+    pub fn judge_events(&self, computed: u64, told: u64) -> Changes {
+        self.change(|state| [(Trust::Exact, state.exact.observe(EXACT, computed, told))])
+    }
+
     /// Keeps a prediction for an answer that told no cached tokens, for [`judge_hits`](Self::judge_hits).
     pub fn predicted(&self, prediction: Prediction) {
         let mut state = self.state.lock();
+        state.untold.is_so = true;
         state.untold.assumed += u64::from(prediction.assumed);
         state.untold.exact += prediction.exact.map_or(0, |exact| u64::from(exact.at_least));
     }
 
     /// Compares the predictions kept with the cached tokens that the engine's metrics counted in the meantime. Others
-    /// may use the engine too, so only too few tell something.
+    /// may use the engine too, so only too few tell something. Where answers tell their own, they alone count.
     pub fn judge_hits(&self, counted: u64) -> Changes {
         self.change(|state| {
-            let untold = std::mem::take(&mut state.untold);
+            if !state.untold.is_so {
+                return [(Trust::Assumed, None), (Trust::Exact, None)];
+            }
+            let untold = std::mem::replace(&mut state.untold, Untold { is_so: true, ..Untold::default() });
             let assumed = state.assumed.observe(ASSUMED, untold.assumed, counted);
             let exact = state.exact.observe(EXACT, untold.exact, counted);
             [(Trust::Assumed, assumed), (Trust::Exact, exact)]

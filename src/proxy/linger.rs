@@ -1,16 +1,19 @@
 //! Blocks of a request stay claimed after its first token until the engine's events have named them: they come a moment
-//! later, and what follows in between would not find them.
+//! later, and what follows in between would not find them. Whether they come at all says what the events are worth.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::sleep;
 
-use super::context::{Attempt, Route};
-use crate::locality::{ExactIndex, ExactMatches, InFlightBlocks};
-use crate::pool::EventView;
+use super::context::RequestContext;
+use crate::locality::{ExactMatches, InFlightBlocks};
+use crate::metrics::BackendLabels;
+use crate::pool::{Backend, EventView};
 use crate::prefix::BlockHash;
+use crate::state::State;
 
 /// What an engine's events may take. What has not come by then will not: the blocks were evicted, or never stored.
 const EVENT_TIME: Duration = Duration::from_millis(250);
@@ -20,51 +23,64 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// What was computed, and where its events come from.
 struct Lingering {
-    claims: SmallVec<[InFlightBlocks; 1]>,
+    state: Arc<State>,
+    labels: BackendLabels,
+    backend: Arc<Backend>,
+    /// Held until then.
+    _claims: SmallVec<[InFlightBlocks; 1]>,
     /// Hashes by token ids of each prompt.
     wanted: SmallVec<[Arc<[BlockHash]>; 1]>,
+    block_tokens: NonZeroU32,
     feeds: Arc<[EventView]>,
-    events: Arc<ExactIndex>,
 }
 
-/// The engine of `attempt` has computed the prompts of `route`: their blocks are assumed to be in its cache from now on,
-/// and claimed for as long as its events may still be on their way.
-pub(super) fn computed(route: &Route, attempt: &mut Attempt, events: &Arc<ExactIndex>) {
+/// The engine of the last attempt has computed the prompts: their blocks are assumed to be in its cache from now on, and
+/// claimed for as long as its events may still be on their way.
+pub(super) fn computed(state: &Arc<State>, ctx: &mut RequestContext) {
+    let labels = ctx.labels();
+    let Some((route, attempt)) = ctx.route.as_ref().zip(ctx.attempt.as_mut()) else { return };
     let claims = std::mem::take(&mut attempt.blocks);
     let feeds = Arc::clone(&route.pool().backends[attempt.index].feeds);
-    let block_tokens = feeds.iter().find_map(|view| view.feed.tenant().block_tokens());
-    let wanted = block_tokens.map(|size| route.plan.hashes_by_ids(size)).unwrap_or_default();
-    if attempt.prediction.exact.is_none() || wanted.is_empty() {
+    let told = feeds.iter().find_map(|view| view.feed.tenant().block_tokens());
+    let Some(block_tokens) = told.filter(|_| attempt.prediction.exact.is_some()) else {
         claims.into_iter().for_each(InFlightBlocks::commit);
         return;
-    }
+    };
     claims.iter().for_each(InFlightBlocks::note_computed);
-    let lingering = Lingering { claims, wanted, feeds, events: Arc::clone(events) };
-    tokio::spawn(lingering.wait());
+    let (state, backend) = (Arc::clone(state), Arc::clone(&attempt.backend));
+    let wanted = route.plan.hashes_by_ids(block_tokens);
+    tokio::spawn(Lingering { state, labels, backend, _claims: claims, wanted, block_tokens, feeds }.wait());
 }
 
 // === impl Lingering ===
 
 impl Lingering {
     async fn wait(self) {
-        let clears = self.clears();
-        let (mut waited, mut pause) = (Duration::ZERO, FIRST_LOOK);
-        while waited < EVENT_TIME && self.clears() == clears && !self.have_come() {
+        let (wanted, clears) = (self.wanted.iter().map(|hashes| hashes.len()).sum::<usize>(), self.clears());
+        let (mut waited, mut pause, mut told) = (Duration::ZERO, FIRST_LOOK, self.told());
+        while told < wanted && waited < EVENT_TIME {
             sleep(pause).await;
             waited += pause;
             pause *= 2;
+            if self.clears() != clears {
+                return;
+            }
+            told = told.max(self.told());
         }
-        drop(self.claims);
+        let tokens = |blocks: usize| blocks as u64 * u64::from(self.block_tokens.get());
+        let changes = self.backend.trust().judge_events(tokens(wanted), tokens(told));
+        self.state.trust_changed(&self.labels, &changes);
     }
 
-    /// Whether events have named all blocks.
-    fn have_come(&self) -> bool {
+    /// Blocks that events have named.
+    fn told(&self) -> usize {
         let mut matches = ExactMatches::new();
-        self.wanted.iter().all(|hashes| {
-            self.events.lookup(hashes, &mut matches);
+        let told = self.wanted.iter().map(|hashes| {
+            self.state.events.lookup(hashes, &mut matches);
             let held = self.feeds.iter().map(|view| matches.levels(view.feed.tenant().slot()).total()).max();
-            held.unwrap_or(0) as usize == hashes.len()
-        })
+            held.unwrap_or(0) as usize
+        });
+        told.sum()
     }
 
     /// Times that the engine lost all that it had.

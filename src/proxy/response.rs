@@ -135,7 +135,7 @@ fn not_a_header<T>(error: http::header::InvalidHeaderValue) -> Result<T> {
 }
 
 /// Sees a piece of the response body go by.
-pub(super) fn watch(state: &State, bytes: Option<&bytes::Bytes>, end_of_stream: bool, ctx: &mut RequestContext) {
+pub(super) fn watch(state: &Arc<State>, bytes: Option<&bytes::Bytes>, end_of_stream: bool, ctx: &mut RequestContext) {
     if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
         see(state, bytes, ctx);
     }
@@ -144,7 +144,7 @@ pub(super) fn watch(state: &State, bytes: Option<&bytes::Bytes>, end_of_stream: 
     }
 }
 
-fn see(state: &State, bytes: &[u8], ctx: &mut RequestContext) {
+fn see(state: &Arc<State>, bytes: &[u8], ctx: &mut RequestContext) {
     let now = time::now();
     let has_output = match &mut ctx.answer.reader {
         Some(reader) => {
@@ -167,9 +167,7 @@ fn see(state: &State, bytes: &[u8], ctx: &mut RequestContext) {
     }
     ctx.answer.first_token = Some(now);
     attempt.in_flight.first_token(now);
-    if let Some(route) = &ctx.route {
-        linger::computed(route, attempt, &state.events);
-    }
+    linger::computed(state, ctx);
     retry::record_success(ctx);
 }
 

@@ -10,7 +10,8 @@ use super::queue::Queue;
 use super::thin::{THINNING, Thinned};
 use super::{Each, ShadowPolicy};
 use crate::locality::LocalityIndex;
-use crate::pool::{LoadView, Recent, Tenant};
+use crate::locality::Tenant;
+use crate::pool::{LoadView, Recent};
 use crate::routing::Candidate;
 use crate::time::Moment;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::pool::{LoadView, OtherRouters, Tenant};
+use crate::locality::Tenant;
+use crate::pool::{LoadView, OtherRouters};
 use crate::prefix::BlockHash;
 use crate::testing::config;
 

@@ -13,6 +13,9 @@ use crate::common::{client, eventually};
 /// Tokens of a block. Blocks are cut by the engines' own size.
 pub(crate) const BLOCK: u32 = 16;
 
+/// The header of a body.
+pub(crate) const JSON: &str = "content-type: application/json\r\n";
+
 /// Engines behind one proxy.
 pub(crate) struct Fleet {
     pub(crate) engines: Vec<SimEngine>,
@@ -90,6 +93,12 @@ impl Fleet {
         report["pools"][0]["backends"].as_array().unwrap().clone()
     }
 
+    /// Whether `/metrics` has a line that begins and ends so.
+    pub(crate) async fn counts(&self, begin: &str, end: &str) -> bool {
+        let metrics = client::get(self.server.admin_address(), "/metrics").await.text();
+        metrics.lines().any(|line| line.starts_with(begin) && line.ends_with(end))
+    }
+
     /// The trust in the first backend.
     pub(crate) async fn trust(&self) -> String {
         self.backends().await[0]["trust"].as_str().unwrap().to_owned()
@@ -98,8 +107,7 @@ impl Fleet {
     /// Sends a prompt of token ids.
     pub(crate) async fn complete(&self, ids: &[u32], max_tokens: u32) -> Served {
         let body = json!({"prompt": ids, "max_tokens": max_tokens}).to_string();
-        let headers = "content-type: application/json\r\n";
-        let reply = client::post(self.server.addresses()[0], "/v1/completions", headers, body.as_bytes()).await;
+        let reply = client::post(self.server.addresses()[0], "/v1/completions", JSON, body.as_bytes()).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
         let usage: Value = reply.json();
         let predicted = reply.header("x-warmgate-cached").unwrap().split('/').next().unwrap().parse().unwrap();

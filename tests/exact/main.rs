@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+mod chats;
 #[path = "../common/mod.rs"]
 mod common;
 mod fleet;
+mod model;
 mod restart;
+mod sides;
 
 use common::eventually;
-use fleet::{BLOCK, Fleet, Served, options};
+use fleet::{BLOCK, Fleet, JSON, Served, options};
 use warmgate::kv_events::Form;
 use warmgate::sim::{Fault, SimEngine};
 
@@ -139,9 +142,7 @@ async fn an_engine_that_falls_silent_is_assumed_to_hold_what_it_computed_until_i
         fleet.complete(&[prompts.0.u32(..); 3 * BLOCK as usize], 1).await;
     }
     assert_eq!(fleet.trust().await, "assumed");
-    let metrics = common::client::get(fleet.server.admin_address(), "/metrics").await.text();
-    let lost = r#"belief="exact",reason="silent"} 1"#;
-    assert!(metrics.lines().any(|line| line.starts_with("warmgate_trust_changes_total") && line.ends_with(lost)));
+    assert!(fleet.counts("warmgate_trust_changes_total", r#"belief="exact",reason="silent"} 1"#).await);
     fleet.engines[0].clear_faults();
     eventually("it is heard", async || {
         fleet.complete(&[fastrand::u32(..); 3 * BLOCK as usize], 1).await;
@@ -168,11 +169,12 @@ async fn events_that_disagree_with_what_the_engine_reports_are_no_longer_believe
     eventually("the disagreement is noticed", async || {
         // The other one must not be silent.
         let body = serde_json::json!({"prompt": vec![fastrand::u32(..); 32], "max_tokens": 1}).to_string();
-        common::client::post(fleet.engines[1].address(), "/v1/completions", "", body.as_bytes()).await;
+        common::client::post(fleet.engines[1].address(), "/v1/completions", JSON, body.as_bytes()).await;
         fleet.complete(&stem, 1).await;
         fleet.trust().await == "assumed"
     })
     .await;
+    assert!(fleet.counts("warmgate_trust_changes_total", r#"belief="exact",reason="disagrees"} 1"#).await);
     let Served { predicted, cached, .. } = fleet.complete(&stem, 1).await;
     assert!(predicted > 0 && cached > 0, "what is assumed holds: {predicted} of {cached}");
     fleet.server.stop().await;

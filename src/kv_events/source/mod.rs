@@ -138,7 +138,7 @@ impl<S: Sink> Follower<S> {
         let (seq, payload) = message?;
         self.heard();
         let before = self.stream.counts();
-        let replay = self.stream.live(seq, payload, &mut self.sink);
+        let replay = self.stream.live(seq, &payload, &mut self.sink);
         self.tell(before);
         replay
     }
@@ -156,13 +156,24 @@ impl<S: Sink> Follower<S> {
                 self.stream.replay_ended(&mut self.sink)
             }
             Reply::Failed(error) => {
-                log::warn!("{}: KV events: no replay, so only what comes from now on is known: {error}", self.name);
-                self.status.change(|status| status.replay_reason = Some(error.to_string()));
+                self.replay_failed(&error);
                 self.stream.replay_failed(&mut self.sink)
             }
         };
         self.tell(before);
         replay
+    }
+
+    fn replay_failed(&self, error: &Error) {
+        let reason = error.to_string();
+        let mut is_new = false;
+        self.status.change(|status| {
+            is_new = status.replay_reason.as_ref() != Some(&reason);
+            status.replay_reason = Some(reason);
+        });
+        if is_new {
+            log::warn!("{}: KV events: no replay, so only what comes from now on is known: {error}", self.name);
+        }
     }
 
     /// The connection is good for something.
@@ -199,22 +210,27 @@ impl<S: Sink> Follower<S> {
         }
     }
 
-    /// Writes to the log what the stream has just found.
+    /// Writes to the log what the stream has just found: the first time, the second, the fourth and so on, so that an
+    /// engine in trouble does not fill the log.
     fn tell(&self, before: Counts) {
         let now = self.stream.counts();
         let name = &self.name;
-        if now.restarts > before.restarts {
+        let is_told = |before: u64, now: u64| now > before && (before == 0 || before.ilog2() < now.ilog2());
+        if is_told(before.restarts, now.restarts) {
             log::info!("{name}: KV events: the engine has started anew; what it held is forgotten");
-        } else if now.clears > before.clears {
-            log::warn!("{name}: KV events: something was missed for good; what the engine held is forgotten");
-        } else if now.gaps > before.gaps {
-            log::info!("{name}: KV events: messages are missing; asking for them again");
+        } else if is_told(before.gaps, now.gaps) && now.clears == before.clears {
+            log::info!("{name}: KV events: messages are missing, {} times so far; asking for them again", now.gaps);
+        } else if is_told(before.clears, now.clears) {
+            log::warn!(
+                "{name}: KV events: what the engine held is forgotten, {} times so far: messages are missing",
+                now.clears
+            );
         }
-        if now.undecodable > before.undecodable && before.undecodable == 0 {
-            log::warn!("{name}: KV events: a message cannot be decoded");
+        if is_told(before.undecodable, now.undecodable) {
+            log::warn!("{name}: KV events: {} messages so far cannot be decoded", now.undecodable);
         }
-        if let (0, Some(fault)) = (before.broken_events, now.last_fault) {
-            log::warn!("{name}: KV events: an event cannot be used: {fault}");
+        if let (true, Some(fault)) = (is_told(before.broken_events, now.broken_events), now.last_fault) {
+            log::warn!("{name}: KV events: {} events so far cannot be used, the last since {fault}", now.broken_events);
         }
     }
 }

@@ -17,8 +17,6 @@ mod model_tests;
 mod tests;
 mod waiting;
 
-use bytes::Bytes;
-
 use super::{Batch, Decoder, Fault};
 use history::{History, Print};
 use waiting::Waiting;
@@ -150,7 +148,7 @@ impl Stream {
     }
 
     /// A live message.
-    pub fn live(&mut self, seq: u64, payload: Bytes, sink: &mut impl Sink) -> Option<Replay> {
+    pub fn live(&mut self, seq: u64, payload: &[u8], sink: &mut impl Sink) -> Option<Replay> {
         self.counts.messages += 1;
         let goes_back = self.last_live.is_some_and(|last| seq <= last);
         self.last_live = Some(seq);
@@ -170,7 +168,7 @@ impl Stream {
     }
 
     /// A message of the replay.
-    pub fn replayed(&mut self, seq: u64, payload: &Bytes, sink: &mut impl Sink) -> Option<Replay> {
+    pub fn replayed(&mut self, seq: u64, payload: &[u8], sink: &mut impl Sink) -> Option<Replay> {
         let Phase::Replaying(replaying) = &mut self.phase else { return None };
         if let Some((at, print)) = replaying.overlap {
             if seq < at {
@@ -231,7 +229,7 @@ impl Stream {
                 self.forget(sink);
             }
             let (seq, payload) = self.waiting.pop()?;
-            if let Some(replay) = self.take(seq, payload, sink) {
+            if let Some(replay) = self.take(seq, &payload, sink) {
                 return Some(replay);
             }
         }
@@ -239,10 +237,10 @@ impl Stream {
     }
 
     /// Applies a live message if it is the next one.
-    fn take(&mut self, seq: u64, payload: Bytes, sink: &mut impl Sink) -> Option<Replay> {
+    fn take(&mut self, seq: u64, payload: &[u8], sink: &mut impl Sink) -> Option<Replay> {
         let next = self.history.next().unwrap_or(seq);
         if seq < next {
-            return self.compare(seq, &payload, sink);
+            return self.compare(seq, payload, sink);
         }
         if seq > next {
             self.counts.gaps += 1;
@@ -252,12 +250,12 @@ impl Stream {
             }
             self.forget(sink);
         }
-        self.apply(seq, &payload, sink);
+        self.apply(seq, payload, sink);
         None
     }
 
     /// A live message that a replay has given already. If it is not the same, two processes are mixed up.
-    fn compare(&mut self, seq: u64, payload: &Bytes, sink: &mut impl Sink) -> Option<Replay> {
+    fn compare(&mut self, seq: u64, payload: &[u8], sink: &mut impl Sink) -> Option<Replay> {
         if self.history.at(seq).is_none_or(|print| print == Print::of(payload)) {
             return None;
         }
@@ -274,7 +272,7 @@ impl Stream {
         Replay { from: overlap.map_or(0, |(seq, _)| seq) }
     }
 
-    fn apply(&mut self, seq: u64, payload: &Bytes, sink: &mut impl Sink) {
+    fn apply(&mut self, seq: u64, payload: &[u8], sink: &mut impl Sink) {
         self.history.push(seq, Print::of(payload));
         self.counts.last_seq = Some(seq);
         match self.decoder.decode(payload, &mut self.batch) {

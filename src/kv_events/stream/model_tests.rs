@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -127,7 +128,7 @@ impl World {
     fn arrive(&mut self) {
         match self.wire.as_mut().and_then(VecDeque::pop_front) {
             Some(Live::Message(seq, payload)) => {
-                let replay = self.stream.live(seq, payload, &mut self.sink);
+                let replay = self.stream.live(seq, &payload, &mut self.sink);
                 self.ask(replay);
             }
             Some(Live::End) => self.lose(),

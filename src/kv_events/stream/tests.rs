@@ -19,8 +19,8 @@ impl Sink for Recorder {
 }
 
 /// Message `seq` of process `process` is marked with `100 * process + seq`.
-fn payload(process: u64, seq: u64) -> Bytes {
-    rmp_serde::to_vec(&json!([1.0, [["BlockRemoved", [100 * process + seq]]], 0])).unwrap().into()
+fn payload(process: u64, seq: u64) -> Vec<u8> {
+    rmp_serde::to_vec(&json!([1.0, [["BlockRemoved", [100 * process + seq]]], 0])).unwrap()
 }
 
 struct Test {
@@ -43,7 +43,7 @@ impl Test {
     }
 
     fn live(&mut self, process: u64, seqs: std::ops::Range<u64>) -> Option<Replay> {
-        seqs.filter_map(|seq| self.stream.live(seq, payload(process, seq), &mut self.sink)).last()
+        seqs.filter_map(|seq| self.stream.live(seq, &payload(process, seq), &mut self.sink)).last()
     }
 
     fn replayed(&mut self, process: u64, seqs: std::ops::Range<u64>) -> Option<Replay> {
@@ -214,7 +214,7 @@ fn answers_that_come_when_none_is_waited_for_change_nothing() {
 #[test]
 fn a_batch_that_cannot_be_read_forgets_what_was_told_and_does_not_stop_the_rest() {
     let mut test = Test::at(3);
-    assert_eq!(test.stream.live(3, Bytes::from_static(b"\xc1"), &mut test.sink), None);
+    assert_eq!(test.stream.live(3, b"\xc1", &mut test.sink), None);
     assert_eq!(test.live(1, 4..6), None);
     assert_eq!(test.applied(), [104, 105]);
     assert_eq!((test.stream.counts().undecodable, test.stream.counts().gaps), (1, 0));
@@ -237,8 +237,8 @@ fn what_waits_is_bounded_and_what_did_not_fit_is_asked_for() {
 fn the_highest_numbers_overflow_nothing() {
     let mut test = Test::new(false);
     let _ = test.stream.connected();
-    test.stream.live(u64::MAX - 1, payload(1, 0), &mut test.sink);
-    test.stream.live(u64::MAX, payload(1, 1), &mut test.sink);
-    test.stream.live(u64::MAX, payload(1, 2), &mut test.sink);
+    test.stream.live(u64::MAX - 1, &payload(1, 0), &mut test.sink);
+    test.stream.live(u64::MAX, &payload(1, 1), &mut test.sink);
+    test.stream.live(u64::MAX, &payload(1, 2), &mut test.sink);
     assert_eq!(test.applied(), [102], "the same number again is another process");
 }

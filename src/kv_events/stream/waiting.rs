@@ -21,12 +21,13 @@ pub(super) struct Waiting {
 // === impl Waiting ===
 
 impl Waiting {
-    pub(super) fn push(&mut self, seq: u64, payload: Bytes) {
+    /// Keeps a copy, since a message's bytes are a part of a larger read, all of which they would keep.
+    pub(super) fn push(&mut self, seq: u64, payload: &[u8]) {
         let fits = self.messages.len() < MAX_MESSAGES && self.bytes < MAX_BYTES;
         self.is_full |= !fits;
         if !self.is_full {
             self.bytes += payload.len();
-            self.messages.push_back((seq, payload));
+            self.messages.push_back((seq, Bytes::copy_from_slice(payload)));
         }
     }
 

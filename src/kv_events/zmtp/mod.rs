@@ -7,10 +7,10 @@
 //! Only TCP and the NULL mechanism, which is what engines use.
 
 mod codec;
+mod error;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -20,6 +20,8 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use codec::{Frame, GREETING_BYTES, Greeting, command, property, put_command, put_frame, put_property, take_frame};
+use error::SocketName;
+pub(super) use error::{Error, Kind};
 
 /// Frames of one message: three for an event, four and more for a reply.
 pub(super) type Message = SmallVec<[Bytes; 4]>;
@@ -45,48 +47,6 @@ pub(super) struct Limits {
     pub(super) silence: Duration,
 }
 
-/// What this end is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Sub,
-    Dealer,
-}
-
-/// Why there is no connection any more.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
-    /// Not within the time allowed.
-    #[error("no connection within {0:?}")]
-    TimedOut(Duration),
-    /// Nobody listens.
-    #[error("nobody listens there: the engine is down, or does not listen for others (vLLM does at tcp://*:PORT only)")]
-    Refused,
-    /// The system says no.
-    #[error("{0}")]
-    Io(io::Error),
-    /// The other side has closed it.
-    #[error("the engine closed the connection")]
-    Closed,
-    /// No sign of life.
-    #[error("the engine gave no sign of life within {0:?}")]
-    Silent(Duration),
-    /// Bytes that are not ZMTP.
-    #[error("{0}")]
-    Protocol(&'static str),
-    /// Another kind of socket.
-    #[error("the endpoint is that of a {found} socket; this one is for {wanted}")]
-    WrongSocket {
-        /// Its own name for it.
-        found: SocketName,
-        /// What this end needs.
-        wanted: &'static str,
-    },
-}
-
-/// A socket type by its name, if that is one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SocketName(Option<&'static str>);
-
 /// A connection after its handshake.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -103,59 +63,11 @@ pub(super) struct Connection {
     is_asked: bool,
 }
 
-// === impl Error ===
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::ConnectionRefused { Self::Refused } else { Self::Io(error) }
-    }
-}
-
 // === impl Limits ===
 
 impl Default for Limits {
     fn default() -> Self {
         Self { connect: Duration::from_secs(5), silence: Duration::from_secs(10) }
-    }
-}
-
-// === impl Kind ===
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Sub => "SUB",
-            Self::Dealer => "DEALER",
-        }
-    }
-
-    fn peers(self) -> &'static str {
-        match self {
-            Self::Sub => "events, which a PUB socket sends",
-            Self::Dealer => "replays, which a ROUTER socket sends",
-        }
-    }
-
-    fn fits(self, peer: &[u8]) -> bool {
-        match self {
-            Self::Sub => matches!(peer, b"PUB" | b"XPUB"),
-            Self::Dealer => peer == b"ROUTER",
-        }
-    }
-}
-
-// === impl SocketName ===
-
-impl SocketName {
-    fn of(name: &[u8]) -> Self {
-        const KNOWN: [&str; 10] = ["PUB", "XPUB", "SUB", "XSUB", "ROUTER", "DEALER", "REQ", "REP", "PUSH", "PULL"];
-        Self(KNOWN.into_iter().find(|known| known.as_bytes() == name))
-    }
-}
-
-impl std::fmt::Display for SocketName {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(self.0.unwrap_or("different"))
     }
 }
 

@@ -60,11 +60,9 @@ pub use self::matches::{ExactMatches, TierBlocks};
 pub use self::slot::Slot;
 pub use self::tenant::ExactTenant;
 
-/// Places swept with every message besides one for each name in it.
+/// Places swept with every message besides one for each name in it: more than it can store, so that sweeping gains on
+/// clears and what has left does not keep out what comes.
 const SWEPT_PER_CHANGE: usize = 16;
-
-/// So many times as much is swept while bytes are short: what has left would otherwise keep out what comes.
-const SHORT_OF_BYTES: usize = 16;
 
 /// Which blocks engines hold, by their events. Shared by all threads.
 pub struct ExactIndex {
@@ -194,11 +192,7 @@ impl ExactIndex {
     /// What a message with so many names sweeps, unless somebody else does.
     fn sweep_beside(&self, names: usize) {
         let Some(mut retired) = self.retired.try_lock() else { return };
-        if !retired.is_empty() {
-            let is_short = self.budget.used_bytes() > self.budget.max_bytes() / 8 * 7;
-            let times = if is_short { SHORT_OF_BYTES } else { 1 };
-            self.sweep_from(&mut retired, (names + SWEPT_PER_CHANGE) * times);
-        }
+        self.sweep_from(&mut retired, names + SWEPT_PER_CHANGE);
     }
 
     fn sweep_from(&self, retired: &mut VecDeque<Retired>, max: usize) -> usize {

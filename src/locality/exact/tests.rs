@@ -348,15 +348,17 @@ fn what_comes_behind_a_refused_block_is_refused_and_does_not_wait() {
 }
 
 #[test]
-fn where_bytes_are_short_what_was_left_is_swept_faster() {
-    let index = Arc::new(ExactIndex::new(120_000, 42));
-    let (tenant, prompt) = (index.join(), Prompt::new(1, 600));
-    assert_eq!(tenant.apply(&prompt.stored(0..600, Medium::Gpu)).refused, 0);
-    tenant.clear();
-    for at in 0..600 {
-        tenant.apply(&prompt.stored(at..at + 1, Medium::Gpu));
+fn where_bytes_are_short_what_was_left_makes_room_for_what_comes() {
+    let index = Arc::new(ExactIndex::new(70_000, 42));
+    let (tenant, prompt) = (index.join(), Prompt::new(1, 250));
+    for round in 0..20 {
+        for at in 0..250 {
+            tenant.apply(&prompt.stored(at..at + 1, Medium::Gpu));
+        }
+        assert_eq!((index.stats().refused_blocks_total, tenant.blocks()), (0, 250), "round {round}");
+        assert!(index.stats().bytes > 35_000, "there is room for both");
+        tenant.clear();
     }
-    assert_eq!((index.stats().refused_blocks_total, tenant.blocks()), (0, 600));
 }
 
 #[test]

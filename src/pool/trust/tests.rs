@@ -91,3 +91,22 @@ fn counted_hits_stand_in_where_answers_tell_none() {
     let changes: Vec<_> = (0..50).flat_map(|_| scrape(0)).collect();
     assert_eq!(changes, [Change { belief: Trust::Assumed, reason: Reason::Disagrees }]);
 }
+
+#[test]
+fn counted_hits_mean_nothing_where_answers_tell_their_own() {
+    let meter = TrustMeter::default();
+    let lost = (0..16).flat_map(|_| {
+        assert_eq!(meter.judge_hits(10_000).len(), 0);
+        meter.judge(assumed(1000), 0)
+    });
+    assert_eq!(lost.collect::<Vec<_>>(), [Change { belief: Trust::Assumed, reason: Reason::Disagrees }]);
+}
+
+#[test]
+fn blocks_that_no_event_names_lose_exact_locality() {
+    let meter = TrustMeter::default();
+    let judge = |told| (0..100).flat_map(|_| meter.judge_events(1000, told)).collect::<Vec<_>>();
+    assert_eq!(judge(1000), []);
+    assert_eq!(judge(0), [Change { belief: Trust::Exact, reason: Reason::Disagrees }]);
+    assert_eq!(judge(1000), [Change { belief: Trust::Exact, reason: Reason::Agrees }]);
+}

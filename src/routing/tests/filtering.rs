@@ -2,9 +2,9 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
 use super::*;
+use crate::locality::Tenant;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, FailureKind, Health, Origin, Polled, Pool, PoolSnapshot, Tenant,
-    Transition,
+    Answer, Backend, BackendSnapshot, CostModel, FailureKind, Health, Origin, Polled, Pool, PoolSnapshot, Transition,
 };
 use crate::prefix::Scale;
 use crate::time::Moment;

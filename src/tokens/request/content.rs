@@ -88,6 +88,7 @@ pub(super) fn is_billing(text: &str) -> bool {
 /// The content of a message of `role` with these texts.
 pub(super) fn formed(texts: &[String], format: ContentFormat, role: &str) -> Value {
     match format {
+        ContentFormat::String if texts.len() == 1 => Value::from(texts[0].as_str()),
         ContentFormat::String => {
             let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
             Value::from(texts.join("\n"))

@@ -132,7 +132,7 @@ impl<'a> Call<'a> {
         let named = |argument: &&'a str| {
             argument.split_once('=').filter(|(other, to)| other.trim() == name && !to.starts_with('='))
         };
-        let by_name = self.0.iter().find_map(|argument| named(&argument)).map(|(_, to)| to.trim());
+        let by_name = self.0.iter().find_map(named).map(|(_, to)| to.trim());
         by_name.or_else(|| self.0.get(place).copied()).unwrap_or_default()
     }
 }

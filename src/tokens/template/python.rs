@@ -1,5 +1,7 @@
 //! What Jinja2 and Python have and minijinja has not, or has otherwise: methods of strings, `tojson`, tests, printing.
 
+use std::borrow::Cow;
+
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
@@ -60,7 +62,7 @@ fn is_sequence(value: &Value) -> bool {
 }
 
 fn trim(value: &Value, chars: Option<&str>) -> String {
-    let text = repr::str(value);
+    let text = value.as_str().map_or_else(|| Cow::Owned(repr::str(value)), Cow::Borrowed);
     match chars {
         Some(chars) => text.trim_matches(|char| chars.contains(char)).to_owned(),
         None => strip(&text).to_owned(),

@@ -52,7 +52,7 @@ fn recorded(name: &str) -> Option<Vec<u8>> {
     fixtures::bytes(&format!("{RECORDING}/zmtp-{name}.server-to-client.bin"))
 }
 
-/// The marks of all recorded batches. Two of them have none, or only know what is gone.
+/// The marks of all recorded batches; those that only clear have none.
 fn expected() -> Vec<u64> {
     let mut batch = Batch::default();
     let first = |message: &fixtures::Recorded| {

@@ -11,9 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 
-use super::{EndpointError, Source};
 use crate::client::{Client, Connections};
 use crate::config::Secret;
+use crate::kv_events::{EndpointError, Source};
 use crate::pool::Origin;
 
 /// How long each of the two questions may take.
@@ -27,25 +27,25 @@ const SGLANG_PATH: &str = "/server_info";
 
 /// What an engine says of its events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Discovered {
+pub(super) struct Discovered {
     /// One source for each data-parallel rank, by rank; at least one.
-    pub sources: Vec<RankSource>,
+    pub(super) sources: Vec<RankSource>,
     /// Tokens in each block, if it says so.
-    pub block_tokens: Option<NonZeroU32>,
+    pub(super) block_tokens: Option<NonZeroU32>,
 }
 
 /// The source of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RankSource {
+pub(super) struct RankSource {
     /// The rank's number, from 0.
-    pub rank: u32,
+    pub(super) rank: u32,
     /// Where it tells of its own cache.
-    pub source: Source,
+    pub(super) source: Source,
 }
 
 /// Why nothing is known of an engine's events. Each says what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DiscoveryError {
+pub(super) enum DiscoveryError {
     /// It does not answer.
     #[error("asking the engine for its event sources failed: {0}")]
     Unreachable(String),
@@ -80,7 +80,7 @@ pub enum DiscoveryError {
 ///
 /// # Errors
 /// See [`DiscoveryError`].
-pub(crate) async fn discover(
+pub(super) async fn discover(
     connections: Connections,
     origin: &Origin,
     address: SocketAddr,
