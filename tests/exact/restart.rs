@@ -62,10 +62,14 @@ async fn no_hit_is_predicted_of_a_cache_that_was_lost_a_moment_after_the_first_n
 
     let stale = load.stale();
     println!(
-        "first event {:?} after the restart; {} requests; stale hits, sent after the first event (seconds): {:.4?}",
+        "first event {:?} after the restart; {} requests; stale hits (seconds after the first event, tokens predicted, \
+         tokens cached): {:.4?}",
         told - injected,
         load.log.lock().len(),
-        stale.iter().map(|sent| seconds_between(told, sent.at)).collect::<Vec<_>>(),
+        stale
+            .iter()
+            .map(|Sent { at, served }| (seconds_between(told, *at), served.predicted, served.cached))
+            .collect::<Vec<_>>(),
     );
     assert!(!stale.is_empty(), "a restart that nobody can know of does no harm: were there hits before it?");
     for sent in stale {
