@@ -78,6 +78,8 @@ pub(super) struct Attempt {
     pub(super) matched_tokens: u64,
     /// What is to be held against the cached tokens that its engine reports.
     pub(super) prediction: Prediction,
+    /// Times that its engine had lost all it had when the request went there.
+    pub(super) clears: u64,
     pub(super) in_flight: InFlight,
     pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
     pub(super) probe: Option<ProbePermit>,

@@ -32,10 +32,13 @@ struct Lingering {
     wanted: SmallVec<[Arc<[BlockHash]>; 1]>,
     block_tokens: NonZeroU32,
     feeds: Arc<[EventView]>,
+    /// Times that the engine had lost all it had when the request went there.
+    clears: u64,
 }
 
 /// The engine of the last attempt has computed the prompts: their blocks are assumed to be in its cache from now on, and
-/// claimed for as long as its events may still be on their way.
+/// claimed for as long as its events may still be on their way. Not if the engine lost all it had in the meantime: what it
+/// found in its cache before is not there any more, and no event will come of it.
 pub(super) fn computed(state: &Arc<State>, ctx: &mut RequestContext) {
     let labels = ctx.labels();
     let Some((route, attempt)) = ctx.route.as_ref().zip(ctx.attempt.as_mut()) else { return };
@@ -49,27 +52,38 @@ pub(super) fn computed(state: &Arc<State>, ctx: &mut RequestContext) {
     claims.iter().for_each(InFlightBlocks::note_computed);
     let (state, backend) = (Arc::clone(state), Arc::clone(&attempt.backend));
     let wanted = route.plan.hashes_by_ids(block_tokens);
-    tokio::spawn(Lingering { state, labels, backend, _claims: claims, wanted, block_tokens, feeds }.wait());
+    let clears = attempt.clears;
+    tokio::spawn(Lingering { state, labels, backend, _claims: claims, wanted, block_tokens, feeds, clears }.wait());
+}
+
+/// Times that the engine behind these lost all that it had.
+pub(super) fn clears(feeds: &[EventView]) -> u64 {
+    feeds.iter().map(|view| view.feed.totals()[2]).sum()
 }
 
 // === impl Lingering ===
 
 impl Lingering {
     async fn wait(self) {
-        let (wanted, clears) = (self.wanted.iter().map(|hashes| hashes.len()).sum::<usize>(), self.clears());
+        let wanted = self.wanted.iter().map(|hashes| hashes.len()).sum::<usize>();
         let (mut waited, mut pause, mut told) = (Duration::ZERO, FIRST_LOOK, self.told());
-        while told < wanted && waited < EVENT_TIME {
+        while told < wanted && waited < EVENT_TIME && !self.is_lost() {
             sleep(pause).await;
             waited += pause;
             pause *= 2;
-            if self.clears() != clears {
-                return;
-            }
             told = told.max(self.told());
+        }
+        if self.is_lost() {
+            return;
         }
         let tokens = |blocks: usize| blocks as u64 * u64::from(self.block_tokens.get());
         let changes = self.backend.trust().judge_events(tokens(wanted), tokens(told));
         self.state.trust_changed(&self.labels, &changes);
+    }
+
+    /// Whether the engine has lost all that it had since the request went there.
+    fn is_lost(&self) -> bool {
+        clears(&self.feeds) != self.clears
     }
 
     /// Blocks that events have named.
@@ -81,10 +95,5 @@ impl Lingering {
             held.unwrap_or(0) as usize
         });
         told.sum()
-    }
-
-    /// Times that the engine lost all that it had.
-    fn clears(&self) -> u64 {
-        self.feeds.iter().map(|view| view.feed.totals()[2]).sum()
     }
 }

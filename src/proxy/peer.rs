@@ -9,6 +9,7 @@ use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_http::RequestHeader;
 
 use super::context::{Attempt, RequestContext, Route};
+use super::linger;
 use super::plan::owner_index;
 use super::reject::Reject;
 use crate::pool::{BackendSnapshot, Prediction};
@@ -120,6 +121,7 @@ fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Pre
         index: dispatched.decision.index,
         matched_tokens: u64::from(dispatched.decision.matched_tokens),
         prediction,
+        clears: linger::clears(&chosen.feeds),
         in_flight: dispatched.in_flight,
         blocks,
         probe: dispatched.permit,

@@ -7,6 +7,7 @@ mod chats;
 mod common;
 mod fleet;
 mod model;
+mod restart;
 mod sides;
 
 use common::eventually;
