@@ -12,7 +12,7 @@ use crate::prefix::{token_chain, token_root};
 /// The prompt of a recorded step that told its cached tokens, and its salt.
 fn prompt(step: &Value) -> Option<(Vec<u32>, Option<&'static str>)> {
     let ids = |ranges: &[Range<u32>]| ranges.iter().flat_map(Clone::clone).collect::<Vec<u32>>();
-    let p1 = ids(&[100..200]);
+    let p1 = (100..200).collect();
     let name = step["step"].as_str()?;
     let salt = name.contains("cache_salt 'tenant-a'").then_some("tenant-a");
     match name {
