@@ -159,6 +159,9 @@ async fn an_explanation_agrees_with_the_decision_that_follows() {
         let first = connection.chat(&request).await.unwrap();
         eventually("the prompt is believed cached", async || proxy.matched_tokens(&request, first.backend()).await > 0)
             .await;
+        // What its answer teaches of the length of a token is known once it has ended.
+        let in_service = "warmgate_requests_in_service";
+        eventually("the request has ended", async || proxy.metric(in_service).await == Some(0.0)).await;
         let posts: usize = engines.iter().map(Engine::posts).sum();
         let explained = ask(proxy.admin(), "POST", "/explain", &request.to_string()).await.json();
         assert_eq!(engines.iter().map(Engine::posts).sum::<usize>(), posts, "nothing is sent for an explanation");

@@ -15,6 +15,8 @@ mod replay;
 mod source;
 mod status;
 mod stream;
+#[cfg(test)]
+mod whole_tests;
 mod zmtp;
 
 pub use decode::{DecodeError, Decoder, Fault, LeftOut};
