@@ -68,8 +68,8 @@ fn engine() -> Parameters {
 }
 
 /// Questions over documents, each prompt a document and a question. With the hits of exact locality engines are busy for
-/// six tenths of the time, with those of assumed locality nearly all the time. A tenth more or less of this load changes
-/// neither.
+/// six tenths of the time, with those of assumed locality nearly all the time; so they are at a tenth less or more of this
+/// load.
 fn workload() -> Workload {
     let document = f64::from(DOCUMENT_BLOCKS * BLOCK_TOKENS);
     let parameters = Rag {
