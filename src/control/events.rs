@@ -43,11 +43,6 @@ impl Followed {
     pub(super) fn views(&self) -> Arc<[EventView]> {
         Arc::clone(&self.views)
     }
-
-    /// The engine is another process: what the old one told means nothing, though the new one has not spoken yet.
-    pub(super) fn forget(&self) {
-        self.views.iter().for_each(|view| view.feed.clear());
-    }
 }
 
 /// The source that the configuration gives a backend, if it does.

@@ -172,7 +172,7 @@ impl Table {
             engine: EngineState::default(),
             sample: None,
             models: Arc::default(),
-            events: self.configured_events(config, pool),
+            events: Followed::start(Self::configured_sources(config, pool), &config.name, &self.state.events),
             events_problem: None,
             _tasks: Tasks::start(&watched, &self.reports),
             backend: Arc::new(backend),
@@ -180,9 +180,9 @@ impl Table {
     }
 
     /// What the configuration says to follow; what it leaves open, the backend will be asked for.
-    fn configured_events(&self, config: &config::Backend, pool: &config::Pool) -> Followed {
-        let source = events::configured(config, &settings::origin(&config.url).host).filter(|_| pool.kv_events.enabled);
-        Followed::start(source.into_iter().collect(), &config.name, &self.state.events)
+    fn configured_sources(config: &config::Backend, pool: &config::Pool) -> Vec<Source> {
+        let source = events::configured(config, &settings::origin(&config.url).host);
+        source.into_iter().filter(|_| pool.kv_events.enabled).collect()
     }
 
     fn watch_anew(&self, entry: &mut BackendEntry, pool: &config::Pool) {
@@ -192,10 +192,11 @@ impl Table {
             entry.sample = None;
         }
         let is_asked = pool.kv_events.enabled && entry.config.kv_events.is_none();
-        if !is_asked {
-            entry.events = self.configured_events(&entry.config, pool);
-            entry.events_problem = None;
+        let sources = Self::configured_sources(&entry.config, pool);
+        if !is_asked && !entry.events.is_of(&sources) {
+            entry.events = Followed::start(sources, &entry.config.name, &self.state.events);
         }
+        entry.events_problem = None;
         let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
@@ -366,7 +367,8 @@ impl BackendEntry {
                 self.events = Followed::start(sources, &self.config.name, &state.events);
             }
             Err(problem) => {
-                if self.events_problem.as_deref() == Some(&*problem) {
+                // An engine that is followed, and cannot be asked just now, is followed still.
+                if !self.events.is_of(&[]) || self.events_problem.as_deref() == Some(&*problem) {
                     return false;
                 }
                 log::warn!("backend {}: no KV events: {problem}", self.config.name);
@@ -422,7 +424,8 @@ impl BackendEntry {
         was_unjudged
     }
 
-    /// The engine's cache is gone: so is what was believed of it.
+    /// The engine's cache is gone: so is what was believed of it. What its events told is their stream's affair, which sees
+    /// a restart by itself, and may have heard the new process already.
     fn restarted(&mut self, state: &State, pool: &Pool, why: &str) {
         log::info!(
             "backend {} of pool {} has restarted ({why}); its blocks are forgotten",
@@ -430,7 +433,6 @@ impl BackendEntry {
             pool.name()
         );
         self.tenant = state.index.restart(self.tenant);
-        self.events.forget();
         state.metrics.restarted(&self.labels(pool));
     }
 
