@@ -40,6 +40,7 @@ mod budget;
 pub mod cli;
 mod client;
 pub mod config;
+mod connections;
 pub mod control;
 mod demo;
 mod downstream;

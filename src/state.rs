@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use crate::access_log::{self, AccessLog};
 use crate::budget::ByteBudget;
 use crate::config::{self, Config};
+use crate::connections::Connections;
 use crate::lifecycle::Lifecycle;
 use crate::locality::{ExactIndex, LocalityIndex};
 use crate::logging;
@@ -38,6 +39,8 @@ pub struct State {
     pub shadow_index: Arc<LocalityIndex>,
     /// Which backend made a stored response. Written by requests.
     pub responses: ResponseOwners,
+    /// The connections of clients. Written by the listeners.
+    pub connections: Arc<Connections>,
     /// Room for request bodies. Written by requests.
     pub bodies: ByteBudget,
     /// Written by all.
@@ -81,6 +84,7 @@ impl State {
                 fastrand::u64(..),
             )),
             responses: ResponseOwners::default(),
+            connections: Arc::default(),
             bodies: ByteBudget::new(bytes(config.limits.max_buffered_bytes)),
             metrics,
             lifecycle: Arc::default(),

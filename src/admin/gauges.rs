@@ -6,9 +6,11 @@ use std::sync::Arc;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::backends::state_of;
+use crate::connections::Refusal;
 use crate::metrics::{BackendLabels, PoolLabels};
 use crate::pool::{BackendSnapshot, PoolSnapshot, Snapshot};
 use crate::state::State;
@@ -79,6 +81,7 @@ impl Collector for Gauges {
         let snapshot = state.snapshot.load();
         encode_backends(&mut encoder, state, &snapshot, time::now())?;
         encode_pools(&mut encoder, &snapshot)?;
+        encode_refused(&mut encoder, state)?;
         let index = state.index.stats();
         for (name, help, value) in [
             ("index_bytes", "Memory of the locality index, as counted against its budget", index.bytes as f64),
@@ -95,6 +98,7 @@ impl Collector for Gauges {
                 "Request bodies held, as counted against their budget",
                 state.bodies.used_bytes() as f64,
             ),
+            ("connections", "Connections of clients", f64::from(state.connections.open())),
             ("requests_in_service", "Requests that have begun and not ended", state.lifecycle.requests() as f64),
             ("snapshot_generation", "Number of the published snapshot", snapshot.generation() as f64),
             ("draining", "1 while the process winds down", f64::from(u8::from(state.lifecycle.is_draining()))),
@@ -126,6 +130,16 @@ fn encode_backends(
         each_backend(snapshot)
             .map(|(labels, _, backend)| (labels, f64::from(state.index.tenant_blocks(backend.tenant)))),
     )
+}
+
+fn encode_refused(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let help = "Connections of clients that were closed at once, by the limit in the way";
+    let mut metric = encoder.encode_descriptor("connections_refused", help, None, MetricType::Counter)?;
+    for refusal in Refusal::ALL {
+        let count = ConstCounter::new(state.connections.refused(refusal));
+        count.encode(metric.encode_family(&[("limit", refusal.name())])?)?;
+    }
+    Ok(())
 }
 
 fn encode_pools(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {

@@ -25,6 +25,8 @@ const MAX_LISTENERS: usize = 32;
 const MAX_POOLS: usize = 256;
 const MAX_MODELS: usize = 1024;
 const MAX_BACKENDS: usize = 1024;
+/// Most connections: more than a machine has file descriptors for.
+const MAX_CONNECTIONS: u32 = 1_000_000;
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
@@ -148,6 +150,12 @@ fn limits(section: &mut Section<'_, '_>) -> Limits {
         max_buffered_bytes: section.value("max_buffered_bytes", kind::size(MIB, 1024 * GIB), GIB),
         buffer_wait: section.value("buffer_wait", kind::duration(Duration::ZERO, MINUTE), secs(5)),
         body_timeout: section.value("body_timeout", kind::duration(secs(1), HOUR), MINUTE),
+        max_connections: section.value("max_connections", kind::count(MAX_CONNECTIONS), at_least_one(16_384)),
+        max_connections_per_address: section.value(
+            "max_connections_per_address",
+            kind::count(MAX_CONNECTIONS),
+            at_least_one(4_096),
+        ),
     };
     if limits.max_buffered_bytes < limits.max_body_bytes {
         section.reject("max_buffered_bytes", "expected at least max_body_bytes, or the largest body never fits");

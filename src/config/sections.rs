@@ -92,6 +92,10 @@ pub struct Limits {
     pub buffer_wait: Duration,
     /// How long reading one body may take; 60 s, 1 s to 1 h.
     pub body_timeout: Duration,
+    /// Connections of clients at a time, over all listeners; 16384, 1 to 1000000.
+    pub max_connections: NonZeroU32,
+    /// The same from one address (of IPv6, from one network of 64 bits); 4096, 1 to 1000000.
+    pub max_connections_per_address: NonZeroU32,
 }
 
 /// The locality index.

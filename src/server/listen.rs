@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::door::Door;
 use crate::downstream::Downstream;
 
 /// How long a TLS handshake may take.
@@ -66,20 +67,23 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Accepts until `stop` becomes true, then closes the socket. Connections go on.
+    /// Accepts until `stop` becomes true, then closes the socket. Connections go on. Those that `door` has no place for are
+    /// closed at once.
     ///
     /// `drain` is what the application is told, and becomes true earlier than `stop`.
-    pub async fn serve<A>(self, app: Arc<A>, drain: watch::Receiver<bool>, mut stop: watch::Receiver<bool>)
+    pub async fn serve<A>(self, app: Arc<A>, door: Door, drain: watch::Receiver<bool>, mut stop: watch::Receiver<bool>)
     where
         A: ServerApp + Send + Sync + 'static,
     {
-        let start = |stream, peer| {
+        let start = |stream, peer: SocketAddr| {
+            let Some(place) = door.admit(peer.ip()) else { return };
             let (tls, awaits_preface) = (self.tls.clone(), self.awaits_preface);
             let (app, drain) = (Arc::clone(&app), drain.clone());
             tokio::spawn(async move {
                 if !awaits_preface || has_preface(&stream).await {
                     converse(stream, peer, tls, app, drain).await;
                 }
+                drop(place);
             });
         };
         let mut is_failing = false;

@@ -1,5 +1,6 @@
 //! The composition root: from a configuration to a running process, and from a stop to its end.
 
+mod door;
 pub mod listen;
 mod run;
 mod signals;
@@ -27,6 +28,7 @@ use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
 use crate::proxy::Gateway;
 use crate::state::{LogError, State};
+use door::Door;
 use listen::Listener;
 
 /// Idle upstream connections that are kept, over all backends: 64 engines with 256 streams each.
@@ -133,12 +135,17 @@ impl Server {
         for (listener, is_h2c) in bound {
             addresses.push(listener.local_addr()?);
             let app = Arc::new(application(&state, is_h2c));
-            listeners.spawn(listener.serve(Arc::clone(&app), state.lifecycle.watch_drain(), stop.clone()));
+            listeners.spawn(listener.serve(
+                Arc::clone(&app),
+                Door::counted(&state),
+                state.lifecycle.watch_drain(),
+                stop.clone(),
+            ));
             apps.push(app);
         }
         let admin_address = admin.local_addr()?;
         let app = Arc::new(Admin::new(Arc::clone(&state), control.clone()));
-        listeners.spawn(admin.serve(app, admin_stop.clone(), admin_stop));
+        listeners.spawn(admin.serve(app, Door::Open, admin_stop.clone(), admin_stop));
         Ok(Self { state, control, addresses, admin: admin_address, apps, stop_accepting, listeners, stop_admin })
     }
 
