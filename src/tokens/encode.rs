@@ -13,11 +13,12 @@
 //! Tokens that are matched in normalized text are found within the pieces, and are no place to cut.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use tokenizers::pipeline::{EncodeOptions, Override, PipelinePatternMatcher, PipelineToken, PipelineTokenizer};
 
 use super::NotTokenized;
-use super::cache::SegmentCache;
+use super::cache::{Ids, TextCache};
 use super::stop::Stop;
 
 /// A segment is made at least this long, bytes, if there is so much: a shorter one is cheaper to tokenize than to keep.
@@ -81,30 +82,31 @@ impl Encoder {
         &self,
         text: &str,
         add_special_tokens: bool,
-        cache: &SegmentCache,
+        cache: &TextCache,
         stop: &Stop,
     ) -> Result<Vec<u32>, NotTokenized> {
-        let mut ids = Vec::with_capacity(text.len() / 3 + 8);
-        if add_special_tokens {
-            ids.extend_from_slice(&self.prefix);
-        }
+        let mut segments: Vec<Ids> = Vec::new();
         let mut fresh = Vec::new();
         for segment in Segments::new(self, text) {
             stop.check()?;
             let key = cache.key(segment);
-            if let Some(known) = cache.get(key) {
-                ids.extend_from_slice(&known);
+            if let Some(known) = cache.ids(key) {
+                segments.push(known);
                 continue;
             }
             fresh.clear();
             self.tokenize(segment, &mut fresh)?;
-            let new = PipelineToken::cast_slice(&fresh);
-            ids.extend_from_slice(new);
-            cache.put(key, new.into());
+            let new: Ids = PipelineToken::cast_slice(&fresh).into();
+            segments.push(Arc::clone(&new));
+            cache.put_ids(key, new);
         }
-        if add_special_tokens {
-            ids.extend_from_slice(&self.suffix);
-        }
+        let ends = |ids| if add_special_tokens { ids } else { &[][..] };
+        let (prefix, suffix) = (ends(&self.prefix), ends(&self.suffix));
+        let len = segments.iter().map(|ids| ids.len()).sum::<usize>();
+        let mut ids = Vec::with_capacity(prefix.len() + len + suffix.len());
+        ids.extend_from_slice(prefix);
+        segments.iter().for_each(|segment| ids.extend_from_slice(segment));
+        ids.extend_from_slice(suffix);
         Ok(ids)
     }
 

@@ -1,5 +1,7 @@
 //! Conversations in the form of chat completions, and what the template gets of them.
 
+use std::sync::Arc;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
@@ -28,6 +30,8 @@ pub(in crate::tokens) struct Chat {
     variables: Vec<(String, Value)>,
     pub(in crate::tokens) ending: Continue,
     pub(in crate::tokens) add_special_tokens: bool,
+    /// The length of the request's body, about which the prompt will have as well.
+    pub(in crate::tokens) body_bytes: usize,
     /// It was one of Anthropic's: system messages within are put to the first, for templates that need it.
     pub(super) may_merge_system: bool,
 }
@@ -85,7 +89,7 @@ fn documents(documents: Option<Value>) -> Result<Option<Value>, NotTokenized> {
 impl Chat {
     pub(super) fn new(messages: Vec<Value>, settings: Settings, ending: Continue) -> Result<Self, NotTokenized> {
         let variables = settings.variables(ending)?;
-        Ok(Self { messages, variables, ending, add_special_tokens: false, may_merge_system: false })
+        Ok(Self { messages, variables, ending, add_special_tokens: false, body_bytes: 0, may_merge_system: false })
     }
 
     pub(in crate::tokens) fn variables(&self) -> impl Iterator<Item = (String, Value)> {
@@ -120,19 +124,22 @@ impl Chat {
     }
 }
 
-fn role(message: &Value) -> Option<String> {
-    json::member(message, "role")?.as_str().map(str::to_owned)
+fn role(message: &Value) -> Option<Arc<str>> {
+    json::member(message, "role")?.to_str()
 }
 
 fn message(message: &Value, format: ContentFormat) -> Result<Value, NotTokenized> {
+    if format == ContentFormat::String && is_formed(message) {
+        return Ok(message.clone());
+    }
     let role = text(message, "role")?.ok_or(NotTokenized::Form("role"))?;
     let mut texts = content::texts(json::member(message, "content").as_ref())?;
-    if role == "system" {
+    if &*role == "system" {
         content::without_billing(&mut texts);
     }
-    let mut members = vec![("role", Value::from(role.as_str())), ("content", content::formed(&texts, format, &role))];
+    let mut members = vec![("role", Value::from(&*role)), ("content", content::formed(&texts, format, &role))];
     let mut keep = |name, value: Option<Value>| members.extend(value.map(|value| (name, value)));
-    match role.as_str() {
+    match &*role {
         "assistant" => {
             let calls = json::member(message, "tool_calls").map(|calls| tools::calls(&calls)).transpose()?.flatten();
             keep("tool_calls", calls);
@@ -152,6 +159,16 @@ fn message(message: &Value, format: ContentFormat) -> Result<Value, NotTokenized
         keep(name, json::member(message, name).filter(|value| value.kind() == ValueKind::String));
     }
     Ok(json::object(members))
+}
+
+/// Whether [`message`] would make the same of it: most messages are a role and a text, and need no copy.
+fn is_formed(message: &Value) -> bool {
+    let text = |name| json::member(message, name).filter(|member| member.kind() == ValueKind::String);
+    let is_role = |name: Value| name.as_str() == Some("role");
+    message.len() == Some(2)
+        && message.try_iter().is_ok_and(|mut names| names.next().is_some_and(is_role))
+        && text("role").is_some()
+        && text("content").is_some_and(|text| text.as_str().is_some_and(|text| !content::is_billing(text)))
 }
 
 fn as_system(message: &Value) -> Value {

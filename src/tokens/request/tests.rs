@@ -7,8 +7,17 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::config;
+use crate::tokens::cache::TextCache;
 use crate::tokens::template::ContentFormat;
 use crate::tokens::testing::with_template;
+
+/// Reads a body twice, the second time with what the first left in the cache.
+fn read(endpoint: Endpoint, body: &[u8]) -> Result<Plan, NotTokenized> {
+    let cache = TextCache::new(1 << 20);
+    let (plan, again) = (super::read(endpoint, body, &cache), super::read(endpoint, body, &cache));
+    assert_eq!(format!("{plan:?}"), format!("{again:?}"));
+    again
+}
 
 fn chat(endpoint: Endpoint, body: &Value) -> Chat {
     let mut plan = read(endpoint, body.to_string().as_bytes()).unwrap();
@@ -172,7 +181,7 @@ fn what_cannot_be_known_is_left_alone() {
     assert_eq!(refused(Endpoint::Rerank, json!({"query": "a"})), NotTokenized::Endpoint);
     assert_eq!(refused(Endpoint::Generate, json!({"text": "a", "image_data": "u"})), NotTokenized::Media);
     // What depends on the template's form of content is seen when the messages are made.
-    let parts = super::read(chat, message(image).to_string().as_bytes()).unwrap();
+    let parts = read(chat, message(image).to_string().as_bytes()).unwrap();
     let [PlannedPrompt::Chat(parts)] = &parts.prompts[..] else { panic!("no chat") };
     assert_eq!(parts.messages(ContentFormat::String, false, false).unwrap_err(), NotTokenized::Media);
 }
