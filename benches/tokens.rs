@@ -212,7 +212,7 @@ fn last_turn(c: &mut Criterion) {
 fn report(turns: &[Vec<u8>]) {
     let last = &turns[turns.len() - 1];
     let median = |tokenizer: &dyn Fn() -> Tokenizer| {
-        let mut times: Vec<f64> = (0..if real().is_some() { 3 } else { 15 })
+        let mut times: Vec<f64> = (0..if real().is_some() { 9 } else { 15 })
             .map(|_| {
                 let tokenizer = tokenizer();
                 let started = Instant::now();

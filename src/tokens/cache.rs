@@ -49,6 +49,16 @@ pub(super) struct Key(u128);
 enum Entry {
     Ids(Ids),
     Message(Message),
+    Cut(Cut),
+}
+
+/// Where a segment ended, by its begin.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    len: usize,
+    /// That of all the text that decided it.
+    decided_by: Key,
+    segment: Key,
 }
 
 /// A message as it was read, by its begin.
@@ -83,7 +93,7 @@ impl TextCache {
     pub(super) fn ids(&self, key: Key) -> Option<Ids> {
         match self.state.lock().entries.get(&key) {
             Some(Entry::Ids(ids)) => Some(Arc::clone(ids)),
-            Some(Entry::Message(_)) | None => None,
+            Some(Entry::Message(_) | Entry::Cut(_)) | None => None,
         }
     }
 
@@ -96,26 +106,45 @@ impl TextCache {
         let begin = self.key_of_begin(json)?;
         let (len, key, value) = match self.state.lock().entries.get(&begin) {
             Some(Entry::Message(message)) => (message.len, message.key, message.value.clone()),
-            Some(Entry::Ids(_)) | None => return None,
+            Some(Entry::Ids(_) | Entry::Cut(_)) | None => return None,
         };
-        (self.key_of_json(json.get(..len)?) == key).then_some((value, len))
+        (self.key_of_part(json.get(..len)?) == key).then_some((value, len))
     }
 
     /// Keeps the value of an object's JSON.
     pub(super) fn put_message(&self, json: &[u8], value: &Value) {
         let Some(begin) = self.key_of_begin(json) else { return };
         let (value, bytes) = (value.clone(), value_bytes(value));
-        let message = Message { len: json.len(), key: self.key_of_json(json), value, bytes };
+        let message = Message { len: json.len(), key: self.key_of_part(json), value, bytes };
         self.state.lock().put(begin, Entry::Message(message), self.max_bytes);
     }
 
-    fn key_of_begin(&self, json: &[u8]) -> Option<Key> {
-        json.get(..BEGIN_BYTES).map(|begin| self.key_of_json(begin))
+    /// The length of the segment that a text begins with, and its key, if the text is the same as when that was put: the
+    /// first `begin` bytes, by which it is looked up, those of the segment, and `ahead` more.
+    pub(super) fn cut(&self, text: &[u8], begin: usize, ahead: usize) -> Option<(usize, Key)> {
+        let begin = self.key_of_part(text.get(..begin)?);
+        let cut = match self.state.lock().entries.get(&begin) {
+            Some(Entry::Cut(cut)) => *cut,
+            Some(Entry::Ids(_) | Entry::Message(_)) | None => return None,
+        };
+        let same = self.key_of_part(text.get(..cut.len + ahead)?) == cut.decided_by;
+        same.then_some((cut.len, cut.segment))
     }
 
-    /// Under another seed than texts have.
-    fn key_of_json(&self, json: &[u8]) -> Key {
-        Key(xxh3_128_with_seed(json, !self.seed))
+    /// Keeps that the text's first segment is that long; not if the text goes on for less than `ahead`.
+    pub(super) fn put_cut(&self, text: &[u8], begin: usize, len: usize, ahead: usize, segment: Key) {
+        let (Some(begin), Some(decides)) = (text.get(..begin), text.get(..len + ahead)) else { return };
+        let cut = Cut { len, decided_by: self.key_of_part(decides), segment };
+        self.state.lock().put(self.key_of_part(begin), Entry::Cut(cut), self.max_bytes);
+    }
+
+    fn key_of_begin(&self, json: &[u8]) -> Option<Key> {
+        json.get(..BEGIN_BYTES).map(|begin| self.key_of_part(begin))
+    }
+
+    /// Under another seed than segments have.
+    fn key_of_part(&self, text: &[u8]) -> Key {
+        Key(xxh3_128_with_seed(text, !self.seed))
     }
 
     #[cfg(test)]
@@ -158,6 +187,7 @@ impl Entry {
             + match self {
                 Self::Ids(ids) => size_of_val::<[u32]>(ids),
                 Self::Message(message) => message.bytes,
+                Self::Cut(_) => 0,
             }
     }
 }
@@ -235,6 +265,19 @@ mod tests {
         cache.put_message(longer.as_bytes(), &other);
         assert_eq!(cache.message(longer.as_bytes()), Some((other, longer.len())), "the last one put counts");
         assert_eq!(cache.message(json.as_bytes()), None);
+    }
+
+    #[test]
+    fn a_cut_is_known_if_all_that_decided_it_is_there_again() {
+        let cache = TextCache::new(1 << 20);
+        let key = cache.key("begin and");
+        cache.put_cut(b"begin and <end>", 5, 9, 3, key);
+        assert_eq!(cache.cut(b"begin and <e?", 5, 3), Some((9, key)));
+        assert_eq!(cache.cut(b"begin and <?", 5, 3), None, "another text behind it");
+        assert_eq!(cache.cut(b"begin and <", 5, 3), None, "too little behind it");
+        assert_eq!(cache.cut(b"begin or <end>", 5, 3), None, "another segment");
+        cache.put_cut(b"other and <e", 5, 9, 4, key);
+        assert_eq!(cache.cut(b"other and <e", 5, 4), None, "it was at the text's end");
     }
 
     #[test]

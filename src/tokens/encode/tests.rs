@@ -183,6 +183,21 @@ fn segments_give_the_ids_of_the_whole() {
 }
 
 #[test]
+fn a_text_that_goes_on_is_not_cut_where_another_ended() {
+    let mut encoders = all();
+    encoders.push(("nothing added", loaded(&with(byte_level(), json!({"added_tokens": []})))));
+    let text = "the <|user|>thing<r>  </s><|us</s><<s>a<|end|>ends<l>word<|user|>\n\n\n<s>1234";
+    for (name, encoder) in encoders {
+        let cache = TextCache::new(1 << 20);
+        // Both ways, so that each finds what longer and shorter ones left.
+        for end in (1..=text.len()).chain((1..=text.len()).rev()) {
+            let ids = encoder.encode(&text[..end], false, &cache, &Stop::default()).unwrap();
+            assert_eq!(ids, encoder.encode_whole(&text[..end]), "{name}: of {:?}", &text[..end]);
+        }
+    }
+}
+
+#[test]
 fn a_tokenizer_with_single_words_takes_texts_whole() {
     let json = byte_level();
     let size = json["model"]["vocab"].as_object().unwrap().len();

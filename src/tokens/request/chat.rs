@@ -1,7 +1,5 @@
 //! Conversations in the form of chat completions, and what the template gets of them.
 
-use std::sync::Arc;
-
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
@@ -112,9 +110,9 @@ impl Chat {
         let merged = (self.may_merge_system && merges_system).then(|| merged_system(&self.messages, ""));
         let messages = merged.as_ref().unwrap_or(&self.messages);
         let mut messages = messages.iter().map(|each| message(each, format)).collect::<Result<Vec<_>, _>>()?;
-        if !has_developer_role && messages.iter().any(|message| role(message) == Some("developer".into())) {
+        if !has_developer_role && messages.iter().any(|message| is_of(message, "developer")) {
             for message in &mut messages {
-                if role(message).as_deref() == Some("developer") {
+                if is_of(message, "developer") {
                     *message = as_system(message);
                 }
             }
@@ -124,8 +122,8 @@ impl Chat {
     }
 }
 
-fn role(message: &Value) -> Option<Arc<str>> {
-    json::member(message, "role")?.to_str()
+fn is_of(message: &Value, role: &str) -> bool {
+    json::member(message, "role").is_some_and(|member| member.as_str() == Some(role))
 }
 
 fn message(message: &Value, format: ContentFormat) -> Result<Value, NotTokenized> {
@@ -163,12 +161,13 @@ fn message(message: &Value, format: ContentFormat) -> Result<Value, NotTokenized
 
 /// Whether [`message`] would make the same of it: most messages are a role and a text, and need no copy.
 fn is_formed(message: &Value) -> bool {
-    let text = |name| json::member(message, name).filter(|member| member.kind() == ValueKind::String);
-    let is_role = |name: Value| name.as_str() == Some("role");
-    message.len() == Some(2)
-        && message.try_iter().is_ok_and(|mut names| names.next().is_some_and(is_role))
-        && text("role").is_some()
-        && text("content").is_some_and(|text| text.as_str().is_some_and(|text| !content::is_billing(text)))
+    let Some(mut members) = message.as_object().and_then(|object| object.try_iter_pairs()) else { return false };
+    let mut is_text = |name| {
+        members.next().is_some_and(|(key, value)| {
+            key.as_str() == Some(name) && value.as_str().is_some_and(|text| !content::is_billing(text))
+        })
+    };
+    is_text("role") && is_text("content") && members.next().is_none()
 }
 
 fn as_system(message: &Value) -> Value {
@@ -179,14 +178,13 @@ fn as_system(message: &Value) -> Value {
 
 /// One system message before all others, if one does not stand first anyway.
 fn consolidated(messages: Vec<Value>) -> Vec<Value> {
-    let is_system = |message: &Value| role(message).as_deref() == Some("system");
+    let is_system = |message: &Value| is_of(message, "system");
     if messages.iter().skip(1).any(is_system) { merged_system(&messages, "\n\n") } else { messages }
 }
 
 /// All system messages in one before the others, if there are any that say something.
 fn merged_system(messages: &[Value], separator: &str) -> Vec<Value> {
-    let (system, others): (Vec<&Value>, Vec<&Value>) =
-        messages.iter().partition(|message| role(message).as_deref() == Some("system"));
+    let (system, others): (Vec<&Value>, Vec<&Value>) = messages.iter().partition(|message| is_of(message, "system"));
     let texts = system.iter().filter_map(|message| {
         let texts = content::texts(json::member(message, "content").as_ref()).ok()?;
         Some(texts.join("\n")).filter(|text| !text.is_empty())
