@@ -47,7 +47,7 @@ pub struct Tokenizer {
     cache: TextCache,
 }
 
-/// Bytes that cached token ids may take unless set otherwise: some 16 million ids.
+/// Bytes that the cache may take unless set otherwise: some 7 million tokens of conversations, with what was said.
 pub const CACHE_BYTES: usize = 64 << 20;
 
 // === impl Tokenizer ===
@@ -61,7 +61,8 @@ impl Tokenizer {
         Self::load_with_cache(files, CACHE_BYTES)
     }
 
-    /// Reads the files; token ids of text that was seen before are kept in up to `cache_bytes`.
+    /// Reads the files; token ids of texts that were seen before, and the messages of conversations as they were read, are
+    /// kept in up to `cache_bytes`. Nothing else keeps what requests say.
     ///
     /// # Errors
     /// [`LoadError`] says which file, what is wrong, and what would be right.
