@@ -20,7 +20,7 @@ use super::json;
 
 /// What an entry takes beside what it holds: its key, pointer and links, the table's slot with its share of free ones, and
 /// the counters and allocator's rounding of a shared slice.
-const ENTRY_BYTES: usize = 176;
+const ENTRY_BYTES: usize = 208;
 
 /// What a value or a member's name takes at most, beside its text: its place in a list or an object, with free places
 /// and the object's table, and its own header and allocator's rounding.
