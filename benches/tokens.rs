@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::hint::black_box;
+use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
@@ -57,9 +58,8 @@ fn tokenizer_json() -> Value {
             left = merged;
         }
     }
-    let special = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"];
     let special: Vec<Value> = (vocab.len()..)
-        .zip(special)
+        .zip(SPECIAL)
         .map(|(id, content)| {
             json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
                 "normalized": false, "special": true})
@@ -82,9 +82,25 @@ fn tokenizer_json() -> Value {
             "vocab": vocab, "merges": merges}})
 }
 
+/// What [`TEMPLATE`] puts around messages: without these a conversation would have no places to cut at.
+const SPECIAL: [&str; 4] = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"];
+
 /// A real tokenizer, if one is given.
 fn real() -> Option<std::ffi::OsString> {
     std::env::var_os("TOKENIZER_JSON")
+}
+
+fn copy(file: &Path, to: &Path) {
+    let text = fs::read_to_string(file).expect("TOKENIZER_JSON is a readable file");
+    let missing: Vec<&str> = SPECIAL.into_iter().filter(|token| !text.contains(&format!("\"{token}\""))).collect();
+    assert!(
+        missing.is_empty(),
+        "{} has no {}: TOKENIZER_JSON has to be one with the special tokens of Llama 3, since the bench renders its \
+         template",
+        file.display(),
+        missing.join(", ")
+    );
+    fs::write(to, text).expect("room for a file");
 }
 
 /// The tokenizer, without anything in its cache.
@@ -92,7 +108,7 @@ fn tokenizer(cache_bytes: usize) -> Tokenizer {
     let folder = std::env::temp_dir().join(format!("warmgate-bench-tokens-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder for temporary files");
     match real() {
-        Some(file) => drop(fs::copy(file, folder.join("tokenizer.json")).expect("TOKENIZER_JSON is a file")),
+        Some(file) => copy(Path::new(&file), &folder.join("tokenizer.json")),
         None => fs::write(folder.join("tokenizer.json"), tokenizer_json().to_string()).expect("room for a file"),
     }
     let config = json!({"bos_token": "<|begin_of_text|>", "chat_template": TEMPLATE});
@@ -196,7 +212,7 @@ fn last_turn(c: &mut Criterion) {
 fn report(turns: &[Vec<u8>]) {
     let last = &turns[turns.len() - 1];
     let median = |tokenizer: &dyn Fn() -> Tokenizer| {
-        let mut times: Vec<f64> = (0..if real().is_some() { 3 } else { 15 })
+        let mut times: Vec<f64> = (0..if real().is_some() { 9 } else { 15 })
             .map(|_| {
                 let tokenizer = tokenizer();
                 let started = Instant::now();

@@ -83,6 +83,16 @@ impl<'a> Scanner<'a> {
         self.input.get(start..self.at).unwrap_or_default()
     }
 
+    /// What was not read yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.input.get(self.at..).unwrap_or_default()
+    }
+
+    /// Passes over a value that was read by other means: the next `bytes` of [`Scanner::rest`].
+    pub(crate) fn pass(&mut self, bytes: usize) {
+        self.at = self.input.len().min(self.at + bytes);
+    }
+
     /// The kind of the value that comes next.
     pub(crate) fn peek(&mut self) -> Scan<Kind> {
         self.space();

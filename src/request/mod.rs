@@ -27,6 +27,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
+pub(crate) use json::{JsonError, Kind, Scanner};
 pub use prompt::{MAX_SEGMENTS, MEDIA_BYTES, Prompt};
 pub use sse::{Progress, ResponseReader};
 pub use usage::Usage;

@@ -8,7 +8,7 @@ const BUFFER_BYTES: usize = 512;
 const LONG_BYTES: usize = 128;
 
 /// Writes to `sink` through a buffer. [`Writer::finish`] passes on the rest.
-pub(super) struct Writer<'s, S> {
+pub(crate) struct Writer<'s, S> {
     sink: &'s mut S,
     buffer: [u8; BUFFER_BYTES],
     len: usize,

@@ -1,23 +1,39 @@
-//! Token ids of texts that were seen before, by the hash of the text, bounded in bytes.
+//! What was made of texts that were seen before, by the hash of the text, bounded in bytes: token ids of the segments of
+//! prompts, and the values that messages of requests are read to. The latter hold what the messages say: prompts stay in
+//! memory here for as long as there is room, and nowhere else.
 //!
 //! The key is the 128-bit XXH3 of the text under a secret seed: 2^64 texts would have to be tried for two that share
 //! a key, and without the seed nobody can look for such texts elsewhere.
+//!
+//! Where a message ends is known only when it was read. So one is looked up by how it begins, which tells how long the one
+//! was that began so the last time, and is the same if so much text is. JSON of an object ends with its bracket, so that
+//! what follows changes nothing.
 
 use std::sync::Arc;
 
 use lru::LruCache;
+use minijinja::Value;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// What an entry takes beside its ids: key, pointer and links, the table's slot with its share of free ones, and the
-/// counters and allocator's rounding of the shared slice.
-const ENTRY_BYTES: usize = 144;
+use super::json;
+
+/// What an entry takes beside what it holds: its key, pointer and links, the table's slot with its share of free ones, and
+/// the counters and allocator's rounding of a shared slice.
+const ENTRY_BYTES: usize = 208;
+
+/// What a value or a member's name takes at most, beside its text: its place in a list or an object, with free places
+/// and the object's table, and its own header and allocator's rounding.
+const VALUE_BYTES: usize = 128;
+
+/// By so much of its begin a message is looked up; one that is shorter is read faster than found.
+const BEGIN_BYTES: usize = 256;
 
 /// The ids of one text.
 pub(super) type Ids = Arc<[u32]>;
 
 /// Least recently used texts go first.
-pub(super) struct SegmentCache {
+pub(super) struct TextCache {
     seed: u64,
     max_bytes: usize,
     /// Written and read by all requests of the pool; held for one look-up at a time.
@@ -28,14 +44,43 @@ pub(super) struct SegmentCache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key(u128);
 
-struct State {
-    entries: LruCache<Key, Ids, foldhash::fast::RandomState>,
+/// What is kept of a text.
+#[derive(Clone)]
+enum Entry {
+    Ids(Ids),
+    Message(Message),
+    Cut(Cut),
+}
+
+/// Where a segment ended, by its begin.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    len: usize,
+    /// That of all the text that decided it.
+    decided_by: Key,
+    segment: Key,
+}
+
+/// A message as it was read, by its begin.
+#[derive(Clone)]
+struct Message {
+    /// Its length in JSON, bytes.
+    len: usize,
+    /// That of all its JSON.
+    key: Key,
+    value: Value,
+    /// What the value takes.
     bytes: usize,
 }
 
-// === impl SegmentCache ===
+struct State {
+    entries: LruCache<Key, Entry, foldhash::fast::RandomState>,
+    bytes: usize,
+}
 
-impl SegmentCache {
+// === impl TextCache ===
+
+impl TextCache {
     pub(super) fn new(max_bytes: usize) -> Self {
         let entries = LruCache::unbounded_with_hasher(foldhash::fast::RandomState::default());
         Self { seed: fastrand::u64(..), max_bytes, state: Mutex::new(State { entries, bytes: 0 }) }
@@ -45,12 +90,61 @@ impl SegmentCache {
         Key(xxh3_128_with_seed(text.as_bytes(), self.seed))
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<Ids> {
-        self.state.lock().entries.get(&key).cloned()
+    pub(super) fn ids(&self, key: Key) -> Option<Ids> {
+        match self.state.lock().entries.get(&key) {
+            Some(Entry::Ids(ids)) => Some(Arc::clone(ids)),
+            Some(Entry::Message(_) | Entry::Cut(_)) | None => None,
+        }
     }
 
-    pub(super) fn put(&self, key: Key, ids: Ids) {
-        self.state.lock().put(key, ids, self.max_bytes);
+    pub(super) fn put_ids(&self, key: Key, ids: Ids) {
+        self.state.lock().put(key, Entry::Ids(ids), self.max_bytes);
+    }
+
+    /// The value that a text of JSON begins with, if that is a message that was put, and its length there.
+    pub(super) fn message(&self, json: &[u8]) -> Option<(Value, usize)> {
+        let begin = self.key_of_begin(json)?;
+        let (len, key, value) = match self.state.lock().entries.get(&begin) {
+            Some(Entry::Message(message)) => (message.len, message.key, message.value.clone()),
+            Some(Entry::Ids(_) | Entry::Cut(_)) | None => return None,
+        };
+        (self.key_of_part(json.get(..len)?) == key).then_some((value, len))
+    }
+
+    /// Keeps the value of an object's JSON.
+    pub(super) fn put_message(&self, json: &[u8], value: &Value) {
+        let Some(begin) = self.key_of_begin(json) else { return };
+        let (value, bytes) = (value.clone(), value_bytes(value));
+        let message = Message { len: json.len(), key: self.key_of_part(json), value, bytes };
+        self.state.lock().put(begin, Entry::Message(message), self.max_bytes);
+    }
+
+    /// The length of the segment that a text begins with, and its key, if the text is the same as when that was put: the
+    /// first `begin` bytes, by which it is looked up, those of the segment, and `ahead` more.
+    pub(super) fn cut(&self, text: &[u8], begin: usize, ahead: usize) -> Option<(usize, Key)> {
+        let begin = self.key_of_part(text.get(..begin)?);
+        let cut = match self.state.lock().entries.get(&begin) {
+            Some(Entry::Cut(cut)) => *cut,
+            Some(Entry::Ids(_) | Entry::Message(_)) | None => return None,
+        };
+        let same = self.key_of_part(text.get(..cut.len + ahead)?) == cut.decided_by;
+        same.then_some((cut.len, cut.segment))
+    }
+
+    /// Keeps that the text's first segment is that long; not if the text goes on for less than `ahead`.
+    pub(super) fn put_cut(&self, text: &[u8], begin: usize, len: usize, ahead: usize, segment: Key) {
+        let (Some(begin), Some(decides)) = (text.get(..begin), text.get(..len + ahead)) else { return };
+        let cut = Cut { len, decided_by: self.key_of_part(decides), segment };
+        self.state.lock().put(self.key_of_part(begin), Entry::Cut(cut), self.max_bytes);
+    }
+
+    fn key_of_begin(&self, json: &[u8]) -> Option<Key> {
+        json.get(..BEGIN_BYTES).map(|begin| self.key_of_part(begin))
+    }
+
+    /// Under another seed than segments have.
+    fn key_of_part(&self, text: &[u8]) -> Key {
+        Key(xxh3_128_with_seed(text, !self.seed))
     }
 
     #[cfg(test)]
@@ -59,69 +153,53 @@ impl SegmentCache {
     }
 }
 
-impl std::fmt::Debug for SegmentCache {
+impl std::fmt::Debug for TextCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Neither the seed nor what was seen.
-        f.debug_struct("SegmentCache").field("max_bytes", &self.max_bytes).finish_non_exhaustive()
+        f.debug_struct("TextCache").field("max_bytes", &self.max_bytes).finish_non_exhaustive()
     }
 }
 
 // === impl State ===
 
 impl State {
-    fn put(&mut self, key: Key, ids: Ids, max_bytes: usize) {
-        let bytes = entry_bytes(&ids);
+    fn put(&mut self, key: Key, entry: Entry, max_bytes: usize) {
+        let bytes = entry.bytes();
         if bytes > max_bytes {
             return;
         }
-        if let Some(old) = self.entries.put(key, ids) {
-            self.bytes -= entry_bytes(&old);
+        if let Some(old) = self.entries.put(key, entry) {
+            self.bytes -= old.bytes();
         }
         self.bytes += bytes;
         while self.bytes > max_bytes {
             let Some((_, oldest)) = self.entries.pop_lru() else { break };
-            self.bytes -= entry_bytes(&oldest);
+            self.bytes -= oldest.bytes();
         }
     }
 }
 
-fn entry_bytes(ids: &Ids) -> usize {
-    ENTRY_BYTES + size_of_val::<[u32]>(ids)
+// === impl Entry ===
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        ENTRY_BYTES
+            + match self {
+                Self::Ids(ids) => size_of_val::<[u32]>(ids),
+                Self::Message(message) => message.bytes,
+                Self::Cut(_) => 0,
+            }
+    }
+}
+
+/// What a value takes in memory, at most. As deep as JSON is read.
+fn value_bytes(value: &Value) -> usize {
+    let text = value.as_str().map_or(0, |text| text.len() + text.len() / 4);
+    let elements = json::list(value).into_iter().flatten().map(|element| value_bytes(&element)).sum::<usize>();
+    let members = json::members(value).unwrap_or_default();
+    let members = members.iter().map(|(name, member)| value_bytes(name) + value_bytes(member)).sum::<usize>();
+    VALUE_BYTES + text + elements + members
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_oldest_go_when_there_is_no_room() {
-        let cache = SegmentCache::new(3 * (ENTRY_BYTES + 40));
-        let ids: Ids = Arc::from([7_u32; 10].as_slice());
-        let keys: Vec<Key> = ["a", "b", "c", "d"].map(|text| cache.key(text)).to_vec();
-        for key in &keys[..3] {
-            cache.put(*key, ids.clone());
-        }
-        assert!(cache.get(keys[0]).is_some(), "looking it up makes it the newest");
-        cache.put(keys[3], ids.clone());
-        assert_eq!(cache.get(keys[1]), None, "the oldest is gone");
-        assert!([0, 2, 3].iter().all(|at| cache.get(keys[*at]).is_some()), "the others are there");
-        assert_eq!(cache.bytes(), 3 * (ENTRY_BYTES + 40));
-    }
-
-    #[test]
-    fn what_can_never_fit_is_not_kept() {
-        let cache = SegmentCache::new(ENTRY_BYTES);
-        let key = cache.key("a");
-        cache.put(key, Arc::from([1_u32].as_slice()));
-        assert_eq!((cache.get(key), cache.bytes()), (None, 0));
-    }
-
-    #[test]
-    fn an_entry_that_comes_again_counts_once() {
-        let cache = SegmentCache::new(1 << 20);
-        for _ in 0..3 {
-            cache.put(cache.key("a"), Arc::from([1_u32, 2].as_slice()));
-        }
-        assert_eq!(cache.bytes(), ENTRY_BYTES + 8);
-    }
-}
+mod tests;

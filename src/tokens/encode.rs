@@ -10,14 +10,19 @@
 //! - normalizers and pre-tokenizers see one piece between tokens at a time, and beside it only whether it opens the
 //!   text. Behind a token it never does, and the segments but for the first begin with one.
 //!
+//! For the same reasons, where a segment ends is decided by its own text and by as much behind it as the longest added
+//! token has, in which the one is found that it ends before. A text that goes on like one that was seen, for so long, is
+//! cut there without a search.
+//!
 //! Tokens that are matched in normalized text are found within the pieces, and are no place to cut.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use tokenizers::pipeline::{EncodeOptions, Override, PipelinePatternMatcher, PipelineToken, PipelineTokenizer};
 
 use super::NotTokenized;
-use super::cache::SegmentCache;
+use super::cache::{Ids, TextCache};
 use super::stop::Stop;
 
 /// A segment is made at least this long, bytes, if there is so much: a shorter one is cheaper to tokenize than to keep.
@@ -30,6 +35,9 @@ pub(super) struct Encoder {
     min_segment_bytes: usize,
     /// Ids of the added tokens to cut before.
     cuts: HashSet<u32>,
+    /// Length of the longest added token that is matched in texts as they are, bytes. At least 1, so that the end of a
+    /// text never counts as a cut.
+    longest_added: usize,
     added: HashMap<String, u32>,
     /// What is put around a text if special tokens are asked for.
     prefix: Vec<u32>,
@@ -51,11 +59,13 @@ impl Encoder {
         let looks_right = tokens.values().any(|token| token.single_word && !token.normalized);
         let cuts = tokens.iter().filter(|(_, token)| !looks_right && !token.normalized && !token.lstrip);
         let cuts = cuts.map(|(id, _)| *id).collect();
+        let as_they_are = tokens.values().filter(|token| !token.normalized);
+        let longest_added = as_they_are.map(|token| token.content.len()).max().unwrap_or_default().max(1);
         let added = tokens.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
         let template = &pipeline.get_post_processor().single;
         let prefix = template.prefix.iter().map(|(token, _)| token.id()).collect();
         let suffix = template.suffix.iter().map(|(token, _)| token.id()).collect();
-        Self { pipeline, options, min_segment_bytes: MIN_SEGMENT_BYTES, cuts, added, prefix, suffix }
+        Self { pipeline, options, min_segment_bytes: MIN_SEGMENT_BYTES, cuts, longest_added, added, prefix, suffix }
     }
 
     /// Replaces what is put around a text.
@@ -81,31 +91,45 @@ impl Encoder {
         &self,
         text: &str,
         add_special_tokens: bool,
-        cache: &SegmentCache,
+        cache: &TextCache,
         stop: &Stop,
     ) -> Result<Vec<u32>, NotTokenized> {
-        let mut ids = Vec::with_capacity(text.len() / 3 + 8);
-        if add_special_tokens {
-            ids.extend_from_slice(&self.prefix);
-        }
+        let mut segments: Vec<Ids> = Vec::new();
         let mut fresh = Vec::new();
-        for segment in Segments::new(self, text) {
+        let mut cuts = Segments::new(self, text);
+        loop {
             stop.check()?;
+            if let Some(known) = cuts.next_known(cache) {
+                segments.push(known);
+                continue;
+            }
+            let rest = cuts.rest();
+            let Some(segment) = cuts.next() else { break };
             let key = cache.key(segment);
-            if let Some(known) = cache.get(key) {
-                ids.extend_from_slice(&known);
+            cache.put_cut(rest, self.begin_bytes(), segment.len(), self.longest_added, key);
+            if let Some(known) = cache.ids(key) {
+                segments.push(known);
                 continue;
             }
             fresh.clear();
             self.tokenize(segment, &mut fresh)?;
-            let new = PipelineToken::cast_slice(&fresh);
-            ids.extend_from_slice(new);
-            cache.put(key, new.into());
+            let new: Ids = PipelineToken::cast_slice(&fresh).into();
+            segments.push(Arc::clone(&new));
+            cache.put_ids(key, new);
         }
-        if add_special_tokens {
-            ids.extend_from_slice(&self.suffix);
-        }
+        let ends = |ids| if add_special_tokens { ids } else { &[][..] };
+        let (prefix, suffix) = (ends(&self.prefix), ends(&self.suffix));
+        let len = segments.iter().map(|ids| ids.len()).sum::<usize>();
+        let mut ids = Vec::with_capacity(prefix.len() + len + suffix.len());
+        ids.extend_from_slice(prefix);
+        segments.iter().for_each(|segment| ids.extend_from_slice(segment));
+        ids.extend_from_slice(suffix);
         Ok(ids)
+    }
+
+    /// By so much of its begin a segment is looked up.
+    fn begin_bytes(&self) -> usize {
+        2 * self.min_segment_bytes
     }
 
     /// Cuts wherever it can.
@@ -158,6 +182,19 @@ struct Segments<'a> {
 impl<'a> Segments<'a> {
     fn new(encoder: &'a Encoder, text: &'a str) -> Self {
         Self { encoder, text, start: 0, search: 0 }
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        &self.text.as_bytes()[self.start..]
+    }
+
+    /// The ids of the next segment, if it and its end are in the cache.
+    fn next_known(&mut self, cache: &TextCache) -> Option<Ids> {
+        let (len, key) = cache.cut(self.rest(), self.encoder.begin_bytes(), self.encoder.longest_added)?;
+        let ids = cache.ids(key)?;
+        self.start += len;
+        self.search = self.start;
+        Some(ids)
     }
 
     fn next_cut(&mut self) -> usize {

@@ -28,6 +28,18 @@ pub(super) fn parse(text: &[u8]) -> Result<Value, NotTokenized> {
     }
 }
 
+/// Reads the value that a text begins with, and says how long it is, bytes.
+///
+/// # Errors
+/// As [`parse`].
+pub(super) fn parse_first(text: &[u8]) -> Result<(Value, usize), NotTokenized> {
+    let mut values = serde_json::Deserializer::from_slice(text).into_iter::<Document>();
+    match values.next() {
+        Some(Ok(Document(value))) => Ok((value, values.byte_offset())),
+        Some(Err(_)) | None => Err(NotTokenized::Form("JSON")),
+    }
+}
+
 /// The member of that name; none also for null.
 pub(super) fn member(value: &Value, name: &str) -> Option<Value> {
     value.get_attr(name).ok().filter(|member| !member.is_undefined() && !member.is_none())

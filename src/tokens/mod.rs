@@ -29,7 +29,7 @@ pub use files::{LoadError, TokenizerFiles};
 pub use prompts::{NotTokenized, Prompts};
 pub use service::{Limits, Service};
 
-use cache::SegmentCache;
+use cache::TextCache;
 use encode::Encoder;
 use request::{Plan, PlannedPrompt};
 use stop::Stop;
@@ -44,10 +44,10 @@ pub struct Tokenizer {
     templates: Option<ChatTemplates>,
     /// The engine renders this model's chats by code of its own.
     is_harmony: bool,
-    cache: SegmentCache,
+    cache: TextCache,
 }
 
-/// Bytes that cached token ids may take unless set otherwise: some 16 million ids.
+/// Bytes that the cache may take unless set otherwise: some 7 million tokens of conversations, with what was said.
 pub const CACHE_BYTES: usize = 64 << 20;
 
 // === impl Tokenizer ===
@@ -61,7 +61,8 @@ impl Tokenizer {
         Self::load_with_cache(files, CACHE_BYTES)
     }
 
-    /// Reads the files; token ids of text that was seen before are kept in up to `cache_bytes`.
+    /// Reads the files; token ids of texts that were seen before, and the messages of conversations as they were read, are
+    /// kept in up to `cache_bytes`. Nothing else keeps what requests say.
     ///
     /// # Errors
     /// [`LoadError`] says which file, what is wrong, and what would be right.
@@ -72,7 +73,7 @@ impl Tokenizer {
         let is_harmony = ["<|start|>", "<|channel|>", "<|constrain|>", "<|call|>"]
             .iter()
             .all(|token| loaded.encoder.has_added_token(token));
-        Ok(Self { encoder: loaded.encoder, templates, is_harmony, cache: SegmentCache::new(cache_bytes) })
+        Ok(Self { encoder: loaded.encoder, templates, is_harmony, cache: TextCache::new(cache_bytes) })
     }
 
     /// The token ids of each prompt in the body of a request to `endpoint`, as the engine will make them. `now` is what
@@ -92,24 +93,24 @@ impl Tokenizer {
         now: SystemTime,
         stop: &Stop,
     ) -> Result<Prompts, NotTokenized> {
-        let plan = request::read(endpoint, body)?;
+        let plan = request::read(endpoint, body, &self.cache)?;
         let Plan { prompts, more_prompts } = plan;
         let prompts = prompts.into_iter().map(|prompt| self.ids(prompt, now, stop)).collect::<Result<_, _>>()?;
         Ok(Prompts { prompts, more_prompts })
     }
 
     fn ids(&self, prompt: PlannedPrompt, now: SystemTime, stop: &Stop) -> Result<Vec<u32>, NotTokenized> {
-        let (text, add_special_tokens) = match prompt {
-            PlannedPrompt::Ids(ids) => return Ok(ids),
-            PlannedPrompt::Text { text, add_special_tokens } => (text, add_special_tokens),
+        let encode = |text: &str, special| self.encoder.encode(text, special, &self.cache, stop);
+        match prompt {
+            PlannedPrompt::Ids(ids) => Ok(ids),
+            PlannedPrompt::Text { text, add_special_tokens } => encode(&text, add_special_tokens),
             PlannedPrompt::Chat(chat) => {
                 if self.is_harmony {
                     return Err(NotTokenized::Form("chat for a model with a renderer of its own"));
                 }
                 let templates = self.templates.as_ref().ok_or(NotTokenized::NoTemplate)?;
-                (templates.render(&chat, now, stop)?, chat.add_special_tokens)
+                encode(&templates.render(&chat, now, stop)?, chat.add_special_tokens)
             }
-        };
-        self.encoder.encode(&text, add_special_tokens, &self.cache, stop)
+        }
     }
 }

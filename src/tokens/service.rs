@@ -20,7 +20,7 @@ pub struct Limits {
     pub max_bytes: usize,
     /// For one request, from when it comes to when its ids are there.
     pub timeout: Duration,
-    /// What cached token ids may take.
+    /// What cached token ids and messages may take, as for [`Tokenizer::load_with_cache`].
     pub cache_bytes: usize,
     /// Bodies up to this long are done on the thread that asks: handing them over would take longer.
     pub inline_bytes: usize,

@@ -19,7 +19,7 @@ pub struct Tokenizer {
     pub max_bytes: u64,
     /// How long it may take; 200 ms, 1 ms to 10 s.
     pub timeout: Duration,
-    /// Bytes of token ids kept of earlier prompts; 64 MiB, 1 MiB to 64 GiB.
+    /// Bytes of token ids and messages kept of earlier prompts, in memory only; 64 MiB, 1 MiB to 64 GiB.
     pub cache_bytes: u64,
 }
 

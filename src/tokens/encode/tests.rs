@@ -162,7 +162,7 @@ fn text() -> impl Strategy<Value = String> {
 fn segments_give_the_ids_of_the_whole() {
     let encoders = all();
     // Shared by all cases, so that what one leaves behind is used by others.
-    let caches: Vec<SegmentCache> = encoders.iter().map(|_| SegmentCache::new(1 << 16)).collect();
+    let caches: Vec<TextCache> = encoders.iter().map(|_| TextCache::new(1 << 16)).collect();
     let mut runner = proptest::test_runner::TestRunner::new(config(512));
     let cut = std::cell::Cell::new(0);
     let result = runner.run(&text(), |text| {
@@ -180,6 +180,21 @@ fn segments_give_the_ids_of_the_whole() {
     });
     result.unwrap();
     assert!(cut.get() > 10_000, "the texts must have had places to cut at: {}", cut.get());
+}
+
+#[test]
+fn a_text_that_goes_on_is_not_cut_where_another_ended() {
+    let mut encoders = all();
+    encoders.push(("nothing added", loaded(&with(byte_level(), json!({"added_tokens": []})))));
+    let text = "the <|user|>thing<r>  </s><|us</s><<s>a<|end|>ends<l>word<|user|>\n\n\n<s>1234";
+    for (name, encoder) in encoders {
+        let cache = TextCache::new(1 << 20);
+        // Both ways, so that each finds what longer and shorter ones left.
+        for end in (1..=text.len()).chain((1..=text.len()).rev()) {
+            let ids = encoder.encode(&text[..end], false, &cache, &Stop::default()).unwrap();
+            assert_eq!(ids, encoder.encode_whole(&text[..end]), "{name}: of {:?}", &text[..end]);
+        }
+    }
 }
 
 #[test]
@@ -218,7 +233,7 @@ fn special_tokens_are_put_around_if_asked_for() {
         "special_tokens": {"<s>": {"id": "<s>", "ids": [265], "tokens": ["<s>"]},
             "</s>": {"id": "</s>", "ids": [266], "tokens": ["</s>"]}}});
     let encoder = loaded(&byte_level_with(json!({"post_processor": frame})));
-    let cache = SegmentCache::new(1 << 16);
+    let cache = TextCache::new(1 << 16);
     let ids = |special| encoder.encode("a", special, &cache, &Stop::default()).unwrap();
     let a = alphabet().iter().position(|char| *char == 'a').unwrap() as u32;
     assert_eq!((ids(false), ids(true)), (vec![a], vec![265, a, 266]));
@@ -229,6 +244,6 @@ fn work_ends_when_it_is_stopped() {
     let encoder = loaded(&byte_level());
     let stop = Stop::default();
     drop(super::super::stop::StopOnDrop(stop.clone()));
-    let cache = SegmentCache::new(1 << 16);
+    let cache = TextCache::new(1 << 16);
     assert_eq!(encoder.encode("a", false, &cache, &stop), Err(NotTokenized::TimedOut));
 }

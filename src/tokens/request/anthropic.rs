@@ -1,5 +1,7 @@
 //! Anthropic's messages as those of a chat (vLLM's `entrypoints/anthropic/serving.py`).
 
+use std::sync::Arc;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
@@ -12,8 +14,8 @@ const WRONG: NotTokenized = NotTokenized::Form("content");
 /// What the blocks of one message become.
 #[derive(Default)]
 struct Blocks {
-    texts: Vec<String>,
-    thinking: Vec<String>,
+    texts: Vec<Arc<str>>,
+    thinking: Vec<Arc<str>>,
     calls: Vec<Value>,
     has_content: bool,
 }
@@ -48,8 +50,8 @@ fn system(text: String) -> Value {
 
 /// The text of a system prompt; none if nothing is left of it.
 fn system_text(system: &Value) -> Result<Option<String>, NotTokenized> {
-    let texts = match system.as_str() {
-        Some(text) => vec![text.to_owned()],
+    let texts = match system.to_str() {
+        Some(text) => vec![text],
         None => {
             let blocks: Vec<Value> = json::list(system).ok_or(NotTokenized::Form("system"))?.collect();
             if blocks.iter().any(|block| json::member(block, "type") != Some(Value::from("text"))) {
@@ -64,12 +66,12 @@ fn system_text(system: &Value) -> Result<Option<String>, NotTokenized> {
 fn convert(message: &Value, messages: &mut Vec<Value>) -> Result<(), NotTokenized> {
     let role = text(message, "role")?.ok_or(NotTokenized::Form("role"))?;
     let content = json::member(message, "content").ok_or(WRONG)?;
-    if role == "system" {
+    if &*role == "system" {
         let text = system_text(&content)?.filter(|text| !content::is_billing(text));
         messages.extend(text.map(system));
         return Ok(());
     }
-    let mut members = vec![("role", Value::from(role.as_str()))];
+    let mut members = vec![("role", Value::from(&*role))];
     if content.kind() == ValueKind::String {
         members.push(("content", content));
     } else {
@@ -79,7 +81,7 @@ fn convert(message: &Value, messages: &mut Vec<Value>) -> Result<(), NotTokenize
         }
         members.extend(blocks.into_members());
     }
-    let says_nothing = role == "user" && !members.iter().any(|(name, _)| *name == "content");
+    let says_nothing = &*role == "user" && !members.iter().any(|(name, _)| *name == "content");
     messages.extend((!says_nothing).then(|| json::object(members)));
     Ok(())
 }
@@ -89,7 +91,7 @@ fn convert(message: &Value, messages: &mut Vec<Value>) -> Result<(), NotTokenize
 impl Blocks {
     fn add(&mut self, block: &Value, role: &str, messages: &mut Vec<Value>) -> Result<(), NotTokenized> {
         let kind = text(block, "type")?.ok_or(WRONG)?;
-        match kind.as_str() {
+        match &*kind {
             "text" => {
                 self.texts.extend(text(block, "text")?.filter(|text| !text.is_empty()));
                 self.has_content = !self.texts.is_empty();

@@ -28,6 +28,8 @@ pub(in crate::tokens) struct Chat {
     variables: Vec<(String, Value)>,
     pub(in crate::tokens) ending: Continue,
     pub(in crate::tokens) add_special_tokens: bool,
+    /// The length of the request's body, about which the prompt will have as well.
+    pub(in crate::tokens) body_bytes: usize,
     /// It was one of Anthropic's: system messages within are put to the first, for templates that need it.
     pub(super) may_merge_system: bool,
 }
@@ -85,7 +87,7 @@ fn documents(documents: Option<Value>) -> Result<Option<Value>, NotTokenized> {
 impl Chat {
     pub(super) fn new(messages: Vec<Value>, settings: Settings, ending: Continue) -> Result<Self, NotTokenized> {
         let variables = settings.variables(ending)?;
-        Ok(Self { messages, variables, ending, add_special_tokens: false, may_merge_system: false })
+        Ok(Self { messages, variables, ending, add_special_tokens: false, body_bytes: 0, may_merge_system: false })
     }
 
     pub(in crate::tokens) fn variables(&self) -> impl Iterator<Item = (String, Value)> {
@@ -108,9 +110,9 @@ impl Chat {
         let merged = (self.may_merge_system && merges_system).then(|| merged_system(&self.messages, ""));
         let messages = merged.as_ref().unwrap_or(&self.messages);
         let mut messages = messages.iter().map(|each| message(each, format)).collect::<Result<Vec<_>, _>>()?;
-        if !has_developer_role && messages.iter().any(|message| role(message) == Some("developer".into())) {
+        if !has_developer_role && messages.iter().any(|message| is_of(message, "developer")) {
             for message in &mut messages {
-                if role(message).as_deref() == Some("developer") {
+                if is_of(message, "developer") {
                     *message = as_system(message);
                 }
             }
@@ -120,19 +122,22 @@ impl Chat {
     }
 }
 
-fn role(message: &Value) -> Option<String> {
-    json::member(message, "role")?.as_str().map(str::to_owned)
+fn is_of(message: &Value, role: &str) -> bool {
+    json::member(message, "role").is_some_and(|member| member.as_str() == Some(role))
 }
 
 fn message(message: &Value, format: ContentFormat) -> Result<Value, NotTokenized> {
+    if format == ContentFormat::String && is_formed(message) {
+        return Ok(message.clone());
+    }
     let role = text(message, "role")?.ok_or(NotTokenized::Form("role"))?;
     let mut texts = content::texts(json::member(message, "content").as_ref())?;
-    if role == "system" {
+    if &*role == "system" {
         content::without_billing(&mut texts);
     }
-    let mut members = vec![("role", Value::from(role.as_str())), ("content", content::formed(&texts, format, &role))];
+    let mut members = vec![("role", Value::from(&*role)), ("content", content::formed(&texts, format, &role))];
     let mut keep = |name, value: Option<Value>| members.extend(value.map(|value| (name, value)));
-    match role.as_str() {
+    match &*role {
         "assistant" => {
             let calls = json::member(message, "tool_calls").map(|calls| tools::calls(&calls)).transpose()?.flatten();
             keep("tool_calls", calls);
@@ -154,6 +159,17 @@ fn message(message: &Value, format: ContentFormat) -> Result<Value, NotTokenized
     Ok(json::object(members))
 }
 
+/// Whether [`message`] would make the same of it: most messages are a role and a text, and need no copy.
+fn is_formed(message: &Value) -> bool {
+    let Some(mut members) = message.as_object().and_then(|object| object.try_iter_pairs()) else { return false };
+    let mut is_text = |name| {
+        members.next().is_some_and(|(key, value)| {
+            key.as_str() == Some(name) && value.as_str().is_some_and(|text| !content::is_billing(text))
+        })
+    };
+    is_text("role") && is_text("content") && members.next().is_none()
+}
+
 fn as_system(message: &Value) -> Value {
     let members = json::members(message).unwrap_or_default();
     let kept = members.into_iter().filter(|(name, _)| name.as_str() != Some("tools"));
@@ -162,14 +178,13 @@ fn as_system(message: &Value) -> Value {
 
 /// One system message before all others, if one does not stand first anyway.
 fn consolidated(messages: Vec<Value>) -> Vec<Value> {
-    let is_system = |message: &Value| role(message).as_deref() == Some("system");
+    let is_system = |message: &Value| is_of(message, "system");
     if messages.iter().skip(1).any(is_system) { merged_system(&messages, "\n\n") } else { messages }
 }
 
 /// All system messages in one before the others, if there are any that say something.
 fn merged_system(messages: &[Value], separator: &str) -> Vec<Value> {
-    let (system, others): (Vec<&Value>, Vec<&Value>) =
-        messages.iter().partition(|message| role(message).as_deref() == Some("system"));
+    let (system, others): (Vec<&Value>, Vec<&Value>) = messages.iter().partition(|message| is_of(message, "system"));
     let texts = system.iter().filter_map(|message| {
         let texts = content::texts(json::member(message, "content").as_ref()).ok()?;
         Some(texts.join("\n")).filter(|text| !text.is_empty())

@@ -1,5 +1,7 @@
 //! The content of a message, as the template's form of it wants it.
 
+use std::sync::Arc;
+
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
@@ -26,10 +28,10 @@ const MEDIA: [&str; 12] = [
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The texts of a message's content, one a part.
-pub(super) fn texts(content: Option<&Value>) -> Result<Vec<String>, NotTokenized> {
+pub(super) fn texts(content: Option<&Value>) -> Result<Vec<Arc<str>>, NotTokenized> {
     let Some(content) = content else { return Ok(Vec::new()) };
-    if let Some(text) = content.as_str() {
-        return Ok(vec![text.to_owned()]);
+    if let Some(text) = content.to_str() {
+        return Ok(vec![text]);
     }
     let parts = json::list(content).ok_or(NotTokenized::Form("content"))?;
     let mut texts = Vec::new();
@@ -40,9 +42,9 @@ pub(super) fn texts(content: Option<&Value>) -> Result<Vec<String>, NotTokenized
 }
 
 /// The text of one part; none for one without, which is skipped.
-fn part_text(part: &Value) -> Result<Option<String>, NotTokenized> {
-    if let Some(text) = part.as_str() {
-        return Ok(Some(text.to_owned()));
+fn part_text(part: &Value) -> Result<Option<Arc<str>>, NotTokenized> {
+    if let Some(text) = part.to_str() {
+        return Ok(Some(text));
     }
     if part.kind() != ValueKind::Map {
         return Err(NotTokenized::Form("content"));
@@ -64,18 +66,18 @@ fn part_text(part: &Value) -> Result<Option<String>, NotTokenized> {
     };
     match json::member(part, member) {
         None if can_be_null => Ok(None),
-        Some(text) => text.as_str().map(|text| Some(text.to_owned())).ok_or(NotTokenized::Form("content")),
+        Some(text) => text.to_str().map(Some).ok_or(NotTokenized::Form("content")),
         None => Err(NotTokenized::Form("content")),
     }
 }
 
 /// Drops the line of billing from a system message's texts.
-pub(super) fn without_billing(texts: &mut Vec<String>) {
+pub(super) fn without_billing(texts: &mut Vec<Arc<str>>) {
     texts.retain_mut(|text| {
         if !text.starts_with(BILLING) {
             return true;
         }
-        *text = text.split_once('\n').map_or("", |(_, rest)| rest).to_owned();
+        *text = text.split_once('\n').map_or("", |(_, rest)| rest).into();
         !text.is_empty()
     });
 }
@@ -86,18 +88,18 @@ pub(super) fn is_billing(text: &str) -> bool {
 }
 
 /// The content of a message of `role` with these texts.
-pub(super) fn formed(texts: &[String], format: ContentFormat, role: &str) -> Value {
+pub(super) fn formed(texts: &[Arc<str>], format: ContentFormat, role: &str) -> Value {
     match format {
-        ContentFormat::String if texts.len() == 1 => Value::from(texts[0].as_str()),
+        ContentFormat::String if texts.len() == 1 => Value::from(Arc::clone(&texts[0])),
         ContentFormat::String => {
-            let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+            let texts: Vec<&str> = texts.iter().map(Arc::as_ref).filter(|text| !text.is_empty()).collect();
             Value::from(texts.join("\n"))
         }
         // Results of tools are one text for all templates.
         ContentFormat::Parts if role == "tool" => Value::from(texts.join("\n")),
         ContentFormat::Parts => texts
             .iter()
-            .map(|text| json::object([("type", Value::from("text")), ("text", Value::from(text.as_str()))]))
+            .map(|text| json::object([("type", Value::from("text")), ("text", Value::from(Arc::clone(text)))]))
             .collect(),
     }
 }

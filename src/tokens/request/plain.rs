@@ -26,8 +26,8 @@ pub(super) fn read_generate(body: &Body) -> Result<Plan, NotTokenized> {
 }
 
 fn plan(prompt: &Value, name: &'static str, add_special_tokens: bool) -> Result<Plan, NotTokenized> {
-    let one = |value: &Value| match value.as_str() {
-        Some(text) => Ok(PlannedPrompt::Text { text: text.to_owned(), add_special_tokens }),
+    let one = |value: &Value| match value.to_str() {
+        Some(text) => Ok(PlannedPrompt::Text { text, add_special_tokens }),
         None => ids(value).map(PlannedPrompt::Ids).ok_or(NotTokenized::Form(name)),
     };
     let Some(elements) = json::list(prompt) else {

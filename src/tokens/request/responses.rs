@@ -1,5 +1,7 @@
 //! The input of `/v1/responses` as messages of a chat (vLLM's `entrypoints/openai/responses/utils.py`).
 
+use std::sync::Arc;
+
 use minijinja::Value;
 
 use super::chat::{Chat, Continue, Settings};
@@ -18,7 +20,7 @@ pub(super) fn read(body: &Body) -> Result<Chat, NotTokenized> {
     }
     let input = body.get("input").ok_or(WRONG)?;
     let mut messages = Vec::new();
-    let instructions = text(&body.0, "instructions")?.filter(|text| !text.is_empty());
+    let instructions = text(body.members(), "instructions")?.filter(|text| !text.is_empty());
     messages.extend(instructions.map(|text| message("system", Value::from(text))));
     let mut is_continued = false;
     if input.as_str().is_some() {
@@ -83,13 +85,13 @@ fn add(item: &Value, messages: &mut Vec<Value>, first: usize) -> Result<(), NotT
 fn add_message(item: &Value, messages: &mut Vec<Value>, first: usize) -> Result<(), NotTokenized> {
     let role = text(item, "role")?.ok_or(WRONG)?;
     let content = json::member(item, "content").ok_or(WRONG)?;
-    if role != "assistant" {
+    if &*role != "assistant" {
         messages.push(message(&role, content));
         return Ok(());
     }
     // Of an answer in parts, the engine takes the first.
-    let said = match content.as_str() {
-        Some(text) => text.to_owned(),
+    let said = match content.to_str() {
+        Some(text) => text,
         None => {
             let part = json::list(&content).and_then(|mut parts| parts.next()).ok_or(WRONG)?;
             text(&part, "text")?.ok_or(WRONG)?
@@ -123,7 +125,7 @@ fn call(item: &Value) -> Result<Value, NotTokenized> {
     Ok(json::object([("id", member("call_id")?), ("function", function), ("type", Value::from("function"))]))
 }
 
-fn reasoning(item: &Value) -> Result<String, NotTokenized> {
+fn reasoning(item: &Value) -> Result<Arc<str>, NotTokenized> {
     if json::member(item, "encrypted_content").is_some() {
         return Err(WRONG);
     }
@@ -131,6 +133,6 @@ fn reasoning(item: &Value) -> Result<String, NotTokenized> {
         |name| json::member(item, name).and_then(|parts| json::list(&parts).and_then(|mut parts| parts.next()));
     match first_of("content").or_else(|| first_of("summary")) {
         Some(part) => text(&part, "text")?.ok_or(WRONG),
-        None => Ok(String::new()),
+        None => Ok(Arc::default()),
     }
 }

@@ -7,8 +7,17 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::config;
+use crate::tokens::cache::TextCache;
 use crate::tokens::template::ContentFormat;
 use crate::tokens::testing::with_template;
+
+/// Reads a body twice, the second time with what the first left in the cache.
+fn read(endpoint: Endpoint, body: &[u8]) -> Result<Plan, NotTokenized> {
+    let cache = TextCache::new(1 << 20);
+    let (plan, again) = (super::read(endpoint, body, &cache), super::read(endpoint, body, &cache));
+    assert_eq!(format!("{plan:?}"), format!("{again:?}"));
+    again
+}
 
 fn chat(endpoint: Endpoint, body: &Value) -> Chat {
     let mut plan = read(endpoint, body.to_string().as_bytes()).unwrap();
@@ -26,6 +35,56 @@ fn messages(endpoint: Endpoint, body: &Value) -> Value {
 
 fn refused(endpoint: Endpoint, body: Value) -> NotTokenized {
     read(endpoint, body.to_string().as_bytes()).map(|plan| panic!("it is read: {plan:?}")).unwrap_err()
+}
+
+/// A conversation of each kind of message, with text enough to be kept.
+fn long_messages() -> Vec<Value> {
+    let text = "thing ".repeat(60);
+    let arguments = json!({"a": text}).to_string();
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}});
+    vec![
+        json!({"role": "system", "content": text}),
+        json!({"role": "user", "content": [{"type": "text", "text": text}, {"type": "text", "text": "more"}]}),
+        json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+        json!({"role": "tool", "tool_call_id": "c", "content": text}),
+        json!({"role": "assistant", "content": text, "reasoning": text}),
+        json!({"role": "user", "content": format!("{text}\u{e9}\"\n")}),
+    ]
+}
+
+#[test]
+fn a_conversation_that_goes_on_is_read_as_if_it_were_new() {
+    let (kept, none) = (TextCache::new(1 << 20), TextCache::new(0));
+    let tools = json!([{"type": "function", "function": {"name": "f", "description": "thing ".repeat(60)}}]);
+    let messages = long_messages();
+    for turn in 1..=messages.len() {
+        let body = json!({"messages": messages[..turn], "tools": tools}).to_string();
+        let read = |cache| {
+            let mut plan = super::read(Endpoint::ChatCompletions, body.as_bytes(), cache).unwrap();
+            let Some(PlannedPrompt::Chat(chat)) = plan.prompts.pop() else { panic!("a chat") };
+            let formed = [ContentFormat::String, ContentFormat::Parts].map(|format| chat.messages(format, true, false));
+            format!("{chat:?} {formed:?}")
+        };
+        assert_eq!(read(&kept), read(&none));
+        let last = messages[turn - 1].to_string();
+        assert_eq!(kept.message(last.as_bytes()).map(|(_, len)| len), Some(last.len()), "it is kept");
+    }
+    assert!(kept.message(tools[0].to_string().as_bytes()).is_some(), "and so are tools");
+    assert_eq!(none.bytes(), 0);
+}
+
+#[test]
+fn what_stands_behind_a_kept_message_is_looked_at_as_ever() {
+    let message = long_messages()[0].to_string();
+    let cache = TextCache::new(1 << 20);
+    let read = |behind: &str| {
+        let body = format!(r#"{{"messages": [{message}{behind}"#);
+        super::read(Endpoint::ChatCompletions, body.as_bytes(), &cache).map(drop)
+    };
+    assert_eq!(read("]}"), Ok(()));
+    for behind in ["", "x]}", "]", "}]}", ",]}", "]}}", "]} x"] {
+        assert_eq!(read(behind), Err(NotTokenized::Form("JSON")), "{behind}");
+    }
 }
 
 #[test]
@@ -172,7 +231,7 @@ fn what_cannot_be_known_is_left_alone() {
     assert_eq!(refused(Endpoint::Rerank, json!({"query": "a"})), NotTokenized::Endpoint);
     assert_eq!(refused(Endpoint::Generate, json!({"text": "a", "image_data": "u"})), NotTokenized::Media);
     // What depends on the template's form of content is seen when the messages are made.
-    let parts = super::read(chat, message(image).to_string().as_bytes()).unwrap();
+    let parts = read(chat, message(image).to_string().as_bytes()).unwrap();
     let [PlannedPrompt::Chat(parts)] = &parts.prompts[..] else { panic!("no chat") };
     assert_eq!(parts.messages(ContentFormat::String, false, false).unwrap_err(), NotTokenized::Media);
 }

@@ -103,16 +103,17 @@ impl ChatTemplates {
         variables.extend(chat.variables());
         variables.push(("messages".into(), Value::from(messages)));
         stop.check()?;
-        let rendered = self.run(template, json::object(variables))?;
+        let rendered = self.run(template, json::object(variables), chat.body_bytes)?;
         match continued {
             Some(text) => cut_at_tag(&rendered, &text),
             None => Ok(rendered),
         }
     }
 
-    fn run(&self, template: &ChatTemplate, variables: Value) -> Result<String, NotTokenized> {
+    /// Runs it, with room for about so many bytes.
+    fn run(&self, template: &ChatTemplate, variables: Value, room: usize) -> Result<String, NotTokenized> {
         let template = self.environment.get_template(template.name).map_err(|_| NotTokenized::Failed)?;
-        let mut output = Output(Vec::new());
+        let mut output = Output(Vec::with_capacity(room.min(MAX_RENDERED_BYTES)));
         match template.render_captured_to(variables, &mut output) {
             Ok(_) => String::from_utf8(output.0).map_err(|_| NotTokenized::Failed),
             Err(error) => Err(why(&error)),
@@ -125,7 +126,7 @@ impl ChatTemplates {
         let message = |role| json::object([("role", Value::from(role)), ("content", Value::from("t"))]);
         let messages = ["system", "user", "system", "user"].map(message).to_vec();
         let variables = [("messages", Value::from(messages)), ("add_generation_prompt", Value::from(false))];
-        self.run(template, json::object(variables)).is_err()
+        self.run(template, json::object(variables), 0).is_err()
     }
 }
 

@@ -61,12 +61,14 @@ fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
 }
 
-fn trim(value: &Value, chars: Option<&str>) -> String {
+fn trim(value: &Value, chars: Option<&str>) -> Value {
     let text = value.as_str().map_or_else(|| Cow::Owned(repr::str(value)), Cow::Borrowed);
-    match chars {
-        Some(chars) => text.trim_matches(|char| chars.contains(char)).to_owned(),
-        None => strip(&text).to_owned(),
-    }
+    let trimmed = match chars {
+        Some(chars) => text.trim_matches(|char| chars.contains(char)),
+        None => strip(&text),
+    };
+    // Most messages have nothing to trim, and are not copied.
+    if value.as_str() == Some(trimmed) { value.clone() } else { Value::from(trimmed) }
 }
 
 fn tojson(value: &Value, ensure_ascii: Option<bool>, options: Kwargs) -> Result<String, Error> {

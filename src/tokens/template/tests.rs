@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::request::Endpoint;
 use crate::testing::config;
+use crate::tokens::cache::TextCache;
 use crate::tokens::request::{self, PlannedPrompt};
 
 /// Templates, variables beside the messages of [`MESSAGES`], and what transformers 5.24 with Jinja2 3.1.6 renders of them.
@@ -20,7 +21,7 @@ fn compiled(source: &str) -> Result<ChatTemplates, (minijinja::Error, PathBuf)> 
 
 fn rendered(source: &str, body: serde_json::Value) -> Result<String, NotTokenized> {
     let templates = compiled(source).unwrap();
-    let mut plan = request::read(Endpoint::ChatCompletions, body.to_string().as_bytes())?;
+    let mut plan = request::read(Endpoint::ChatCompletions, body.to_string().as_bytes(), &TextCache::new(0))?;
     let Some(PlannedPrompt::Chat(chat)) = plan.prompts.pop() else { unreachable!("a chat") };
     templates.render(&chat, UNIX_EPOCH + Duration::from_secs(1_795_965_161), &Stop::default())
 }
@@ -47,7 +48,7 @@ fn templates_give_what_transformers_gives() {
         ];
         variables.extend(json::members(&json::member(&case, "variables").unwrap()).unwrap());
         let templates = compiled(&source).unwrap();
-        let ours = templates.run(&templates.default, Value::from_pairs(variables));
+        let ours = templates.run(&templates.default, Value::from_pairs(variables), 0);
         if ours.as_deref() != Ok(expected.as_str()) {
             wrong.push(format!("{source}\n  is {expected:?}\n  we {ours:?}"));
         }
@@ -165,7 +166,7 @@ proptest! {
         let _ = ContentFormat::of(&source);
         if let Ok(templates) = compiled(&source) {
             let body = serde_json::json!({"messages": serde_json::from_str::<serde_json::Value>(MESSAGES).unwrap()}).to_string();
-            let mut plan = request::read(Endpoint::ChatCompletions, body.as_bytes()).unwrap();
+            let mut plan = request::read(Endpoint::ChatCompletions, body.as_bytes(), &TextCache::new(0)).unwrap();
             let Some(PlannedPrompt::Chat(chat)) = plan.prompts.pop() else { unreachable!("a chat") };
             let _ = templates.render(&chat, UNIX_EPOCH, &Stop::default());
         }
