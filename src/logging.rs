@@ -14,6 +14,10 @@ pub(crate) fn start(level: LevelFilter) {
     for noisy in ["pingora_core", "pingora_pool", "h2", "rustls"] {
         builder.filter_module(noisy, LevelFilter::Error);
     }
+    // Below warnings they tell of each file that is written in the configuration's folder, which may be this log.
+    for noisy in ["notify", "mio"] {
+        builder.filter_module(noisy, LevelFilter::Warn);
+    }
     // Errors for every pooled connection that a backend has closed, and for every client that leaves in its header.
     for noisy in ["pingora_core::connectors", "pingora_proxy"] {
         builder.filter_module(noisy, LevelFilter::Off);

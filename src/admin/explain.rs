@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use serde::Serialize;
 
-use crate::pool::PoolSnapshot;
+use crate::pool::{PoolSnapshot, Trust};
 use crate::proxy::{Head, Matched, Plan, Reject, plan};
 use crate::routing::{self, Candidate, CostTerms, Exclusion};
 use crate::state::State;
@@ -111,7 +111,7 @@ fn explain_candidate(
         is_chosen: chosen == Some(candidate.index),
         excluded: None,
         matched_tokens: candidate.matched_tokens,
-        trust: pool.backends[candidate.index].trust().name(),
+        trust: read_from(pool.backends[candidate.index].trust(), prediction.exact.is_some()).name(),
         assumed_tokens: prediction.assumed,
         exact_tokens: prediction.exact.map(|exact| exact.at_least),
         uncached_tokens: plan.prompt_tokens.saturating_sub(u64::from(candidate.matched_tokens)),
@@ -119,6 +119,11 @@ fn explain_candidate(
         predicted_ttft_seconds: Some(cost.predicted_ttft()),
         terms: cost.named().into_iter().collect(),
     }
+}
+
+/// What matched tokens are read from: events say nothing of a prompt whose token ids are not known.
+fn read_from(trust: Trust, is_exact_known: bool) -> Trust {
+    if trust == Trust::Exact && !is_exact_known { Trust::Assumed } else { trust }
 }
 
 fn explain_excluded(pool: &PoolSnapshot, index: usize, exclusion: Exclusion) -> BackendExplanation {

@@ -76,7 +76,17 @@ fn table(answer: &Value) -> String {
     if answer["prompt_tokens"] == 0 {
         let _ = writeln!(out, "the request carries no prompt that is known at its path: it goes by load");
     }
-    let _ = writeln!(out, "{:<28} {:>9} {:>9} {:>10} {:>8}  terms, s", "backend", "matched", "uncached", "cost, s", "");
+    match answer["tokenizer"].as_str() {
+        Some("tokenized") | None => {}
+        Some(why) => {
+            let _ = writeln!(out, "its token ids are not known ({why}): it is cut by bytes, and locality is assumed");
+        }
+    }
+    let _ = writeln!(
+        out,
+        "{:<28} {:>9} {:>9} {:>9} {:>10} {:>8}  terms, s",
+        "backend", "matched", "by", "uncached", "cost, s", ""
+    );
     for backend in answer["backends"].as_array().into_iter().flatten() {
         let _ = writeln!(out, "{}", row(backend));
     }
@@ -86,7 +96,7 @@ fn table(answer: &Value) -> String {
 fn row(backend: &Value) -> String {
     let name = backend["name"].as_str().unwrap_or("-");
     if let Some(why) = backend["excluded"].as_str() {
-        return format!("{name:<28} {:>9} {:>9} {:>10} {:>8}  {why}", "-", "-", "-", "out");
+        return format!("{name:<28} {:>9} {:>9} {:>9} {:>10} {:>8}  {why}", "-", "-", "-", "-", "out");
     }
     let mark = if backend["is_chosen"] == true { "chosen" } else { "" };
     let terms: Vec<String> = backend["terms"]
@@ -98,8 +108,9 @@ fn row(backend: &Value) -> String {
         .map(|(term, seconds)| format!("{term} {seconds:.4}"))
         .collect();
     format!(
-        "{name:<28} {:>9} {:>9} {:>10.4} {mark:>8}  {}",
+        "{name:<28} {:>9} {:>9} {:>9} {:>10.4} {mark:>8}  {}",
         backend["matched_tokens"].to_string(),
+        backend["trust"].as_str().unwrap_or("-"),
         backend["uncached_tokens"].to_string(),
         backend["cost_seconds"].as_f64().unwrap_or_default(),
         terms.join(", "),

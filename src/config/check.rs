@@ -51,6 +51,12 @@ fn pool_notes(pool: &Pool, listeners: &[Listener]) -> Vec<String> {
     if pool.backends.is_empty() {
         notes.push(format!("pool {}: no backends: its requests get 503 until a reload adds one", pool.name));
     }
+    if pool.kv_events.enabled && pool.tokenizer.is_none() {
+        notes.push(format!(
+            "pool {}: kv_events without a tokenizer: only prompts of token ids can be looked up in them",
+            pool.name
+        ));
+    }
     if pool.health.timeout > pool.health.interval {
         notes.push(format!(
             "pool {}: health.timeout is longer than health.interval, so probes may come late",

@@ -27,11 +27,24 @@ pub(super) fn kv_events(section: &mut Section<'_, '_>) -> KvEvents {
     }
 }
 
-pub(super) fn event_endpoint(section: &mut Section<'_, '_>) -> Option<EventEndpoint> {
+pub(super) fn event_endpoint(section: &mut Section<'_, '_>, ranks: u32) -> Option<EventEndpoint> {
     let endpoint = section.required("endpoint", kind::tcp_endpoint());
     let replay = section.optional("replay", kind::tcp_endpoint());
     let topic = section.value("topic", kind::topic(), String::new());
-    Some(EventEndpoint { endpoint: endpoint?, replay, topic })
+    let events = EventEndpoint { endpoint: endpoint?, replay, topic };
+    for (key, text) in [("endpoint", Some(&events.endpoint)), ("replay", events.replay.as_ref())] {
+        if text.is_some_and(|text| port(text) + ranks - 1 > u32::from(u16::MAX)) {
+            section.reject(key, format!("expected a port that leaves room for {ranks} ranks, up to 65535"));
+        }
+    }
+    if let Some(replay) = events.replay.as_ref().filter(|replay| host(replay) == host(&events.endpoint))
+        && port(replay).abs_diff(port(&events.endpoint)) < ranks
+    {
+        let right =
+            format!("expected a port {ranks} or more away from endpoint's: each rank takes the next one of both");
+        section.reject("replay", right);
+    }
+    Some(events)
 }
 
 pub(super) fn ranks(section: &mut Section<'_, '_>) -> u32 {
@@ -56,7 +69,14 @@ pub(super) fn by_rank(backend: Backend, ranks: u32) -> Vec<Backend> {
 
 /// The endpoint with `by` added to its port.
 fn shifted(endpoint: &str, by: u32) -> String {
-    let Some((host, port)) = endpoint.rsplit_once(':') else { return endpoint.to_owned() };
-    let port = port.parse::<u32>().map_or(0, |port| (port + by).min(u32::from(u16::MAX)));
-    format!("{host}:{port}")
+    format!("{}:{}", host(endpoint), port(endpoint) + by)
+}
+
+/// What is before the port of an endpoint that was read.
+fn host(endpoint: &str) -> &str {
+    endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host)
+}
+
+fn port(endpoint: &str) -> u32 {
+    endpoint.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or_default()
 }

@@ -316,13 +316,16 @@ fn backends(pool: &mut Section<'_, '_>) -> Vec<Backend> {
         let url = section.required("url", kind::url());
         let name = section.optional("name", kind::word(256, "_.:[]-"));
         let ranks = exact::ranks(section);
-        let kv_events = section.optional_section("kv_events", exact::event_endpoint);
+        let kv_events = section.optional_section("kv_events", |events| exact::event_endpoint(events, ranks));
         let url = url?;
         let is_first = section.claim(&section.place_of("url"), &format!("{scope} url"), &url.to_string());
         // A repeated url without a name repeats the name as well, which is not worth a second problem.
         let claims_name = is_first || name.is_some();
         let backend = Backend { name: name.unwrap_or_else(|| url.authority()), url, rank: None, kv_events };
         let backends = exact::by_rank(backend, ranks);
+        for events in backends.iter().filter_map(|backend| backend.kv_events.as_ref()) {
+            section.claim(&section.place_of("kv_events"), &format!("{scope} kv_events.endpoint"), &events.endpoint);
+        }
         for backend in backends.iter().filter(|_| claims_name) {
             section.claim(&section.place_of("name"), &format!("{scope} name"), &backend.name);
         }

@@ -164,6 +164,26 @@ fn ranks_are_backends_of_their_own_with_their_own_sockets() {
 }
 
 #[test]
+fn the_sockets_of_ranks_and_of_backends_do_not_meet() {
+    let events = |endpoint: u32, replay: u32| {
+        format!("kv_events: {{endpoint: 'tcp://h:{endpoint}', replay: 'tcp://h:{replay}'}}")
+    };
+    for (backend, why) in [
+        (events(5557, 5557), "kv_events.replay: found `tcp://h:5557`; expected a port 1 or more away"),
+        (format!("data_parallel_ranks: 4, {}", events(5557, 5560)), "expected a port 4 or more away from endpoint's"),
+        (format!("data_parallel_ranks: 4, {}", events(65_533, 5560)), "expected a port that leaves room for 4 ranks"),
+    ] {
+        let wrong = problems(&with_backend(&backend));
+        assert!(wrong.contains(why), "{backend}: {wrong}");
+    }
+    parse(&with_backend(&format!("data_parallel_ranks: 4, {}", events(5557, 5561))), "f").unwrap();
+    let backend = |port| format!("{{url: 'http://h:{port}', kv_events: {{endpoint: 'tcp://h:5557'}}}}");
+    let pool = format!("pools: [{{name: p, backends: [{}, {}]}}]\n", backend(1), backend(2));
+    let wrong = problems(&format!("listeners: [{{address: 127.0.0.1:8080}}]\n{pool}"));
+    assert!(wrong.contains("backends[1].kv_events: found `tcp://h:5557`; already at pools[0].backends[0].kv_events"), "{wrong}");
+}
+
+#[test]
 fn an_api_key_is_read_from_its_file_and_never_shown() {
     let file = std::env::temp_dir().join(format!("warmgate-key-{}", std::process::id()));
     std::fs::write(&file, "S3CRET-key\n").unwrap();

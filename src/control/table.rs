@@ -104,6 +104,12 @@ impl Table {
         for pool in &config.pools {
             let kept = old.remove(&pool.name);
             let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token);
+            if pool.kv_events.enabled && pool.tokenizer.is_none() {
+                log::warn!(
+                    "pool {}: kv_events without a tokenizer: only prompts of token ids can be looked up in them",
+                    pool.name
+                );
+            }
             let tokenizer = pool.tokenizer.as_ref().and_then(|settings| tokenizers.of(settings));
             self.pools.push(PoolEntry { tokenizer, ..entry });
         }

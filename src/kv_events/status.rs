@@ -26,7 +26,7 @@ pub enum SourceState {
 pub struct SourceStatus {
     /// What it is doing.
     pub state: SourceState,
-    /// Why the last connection failed. It stays until the next one has brought a message.
+    /// Why the last connection failed; none while there is one.
     pub reason: Option<String>,
     /// Why the last replay failed; none after one that did not.
     pub replay_reason: Option<String>,

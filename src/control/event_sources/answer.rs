@@ -9,7 +9,7 @@ use super::{Discovered, DiscoveryError, RankSource};
 use crate::kv_events::{Endpoint, EndpointError, Source};
 
 /// Most data-parallel ranks of one engine.
-const MAX_RANKS: u32 = 1024;
+const MAX_RANKS: u32 = 256;
 
 /// One rank's entry of vLLM's answer, which is a map by rank.
 #[derive(Debug, Deserialize)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::replay::{Exchange, Reply, numbered};
 use super::status::SourceWatch;
@@ -23,6 +23,10 @@ mod tests;
 /// The wait before the second attempt, and the longest one. An engine takes half a minute to start.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A connection that lasted so long was good for something: after it, waits and the log begin anew. One that brings
+/// messages and breaks at once is not.
+const GOOD_TIME: Duration = Duration::from_secs(10);
 
 /// Where one engine process, or one of its data-parallel ranks, tells of its cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +54,8 @@ struct Follower<S> {
     status: SourceWatch,
     limits: Limits,
     wait: Duration,
+    /// Connections in a row that failed.
+    failures: u32,
 }
 
 // === impl Source ===
@@ -63,7 +69,16 @@ impl Source {
     fn follow_within<S: Sink + Send + 'static>(self, limits: Limits, name: Arc<str>, sink: S) -> Following {
         let status = SourceWatch::default();
         let stream = Stream::new(self.replay_endpoint.is_some());
-        let follower = Follower { name, source: self, sink, stream, status: status.clone(), limits, wait: FIRST_WAIT };
+        let follower = Follower {
+            name,
+            source: self,
+            sink,
+            stream,
+            status: status.clone(),
+            limits,
+            wait: FIRST_WAIT,
+            failures: 0,
+        };
         Following { status, task: tokio::spawn(follower.run()).abort_handle() }
     }
 }
@@ -94,9 +109,13 @@ impl<S: Sink> Follower<S> {
     async fn run(mut self) {
         loop {
             self.status.change(|status| status.state = SourceState::Connecting);
+            let started = Instant::now();
             let Err(error) = self.connect_and_follow().await;
             self.stream.lost(&mut self.sink);
             self.sink.set_live(false);
+            if started.elapsed() >= GOOD_TIME {
+                (self.wait, self.failures) = (FIRST_WAIT, 0);
+            }
             self.failed(&error);
             sleep(self.wait.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
             self.wait = (self.wait * 2).min(LONGEST_WAIT);
@@ -107,8 +126,12 @@ impl<S: Sink> Follower<S> {
         let Endpoint { host, port } = self.source.endpoint.clone();
         let mut live = Connection::open(&host, port, Kind::Sub, self.limits).await?;
         live.subscribe(&self.source.topic).await?;
-        log::info!("{}: KV events: connected to {}", self.name, self.source.endpoint);
-        self.status.change(|status| status.connections += 1);
+        let level = if self.failures < 2 { log::Level::Info } else { log::Level::Debug };
+        log::log!(level, "{}: KV events: connected to {}", self.name, self.source.endpoint);
+        self.status.change(|status| {
+            status.connections += 1;
+            status.reason = None;
+        });
         let first = self.stream.connected();
         let mut exchange = self.start(first);
         loop {
@@ -151,7 +174,6 @@ impl<S: Sink> Follower<S> {
                 self.stream.replayed(seq, &payload, &mut self.sink)
             }
             Reply::End => {
-                self.wait = FIRST_WAIT;
                 self.status.change(|status| status.replay_reason = None);
                 self.stream.replay_ended(&mut self.sink)
             }
@@ -176,13 +198,9 @@ impl<S: Sink> Follower<S> {
         }
     }
 
-    /// The connection is good for something.
-    fn heard(&mut self) {
-        self.wait = FIRST_WAIT;
-        self.status.change(|status| {
-            status.last_message = Some(time::now());
-            status.reason = None;
-        });
+    /// A message came.
+    fn heard(&self) {
+        self.status.change(|status| status.last_message = Some(time::now()));
     }
 
     fn report(&mut self) {
@@ -195,18 +213,18 @@ impl<S: Sink> Follower<S> {
         });
     }
 
-    fn failed(&self, error: &Error) {
-        let reason = error.to_string();
-        let counts = self.stream.counts();
-        let mut is_new = false;
+    /// Notes a failed connection, and tells of the first in a row, the second, the fourth and so on.
+    fn failed(&mut self, error: &Error) {
+        let (reason, counts) = (error.to_string(), self.stream.counts());
         self.status.change(|status| {
-            is_new = status.reason.as_ref() != Some(&reason);
             status.state = SourceState::Failed;
             status.counts = counts;
             status.reason = Some(reason);
         });
-        if is_new {
-            log::warn!("{}: KV events: {}: {error}; trying again", self.name, self.source.endpoint);
+        self.failures = self.failures.saturating_add(1);
+        if self.failures.is_power_of_two() {
+            let (name, endpoint, failures) = (&self.name, &self.source.endpoint, self.failures);
+            log::warn!("{name}: KV events: {endpoint}: {error}; trying again ({failures} failed so far)");
         }
     }
 

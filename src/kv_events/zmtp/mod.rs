@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -73,6 +74,14 @@ impl Default for Limits {
 
 // === impl Connection ===
 
+/// Silence before the system asks a peer's machine for a sign of life.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(10);
+
+/// The system's signs of life: a peer whose machine is gone is noticed after half a minute.
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME / 2).with_retries(4)
+}
+
 impl Connection {
     /// Connects to `host` and shakes hands.
     ///
@@ -82,6 +91,8 @@ impl Connection {
         let connecting = async {
             let stream = TcpStream::connect((host, port)).await?;
             stream.set_nodelay(true)?;
+            // Who speaks an older version cannot be asked for a sign of life; the system asks for one of its own.
+            SockRef::from(&stream).set_tcp_keepalive(&keepalive())?;
             Self::shake_hands(stream, kind, limits).await
         };
         timeout(limits.connect, connecting).await.unwrap_or(Err(Error::TimedOut(limits.connect)))

@@ -11,6 +11,7 @@ mod tags;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use minijinja::{Environment, ErrorKind, Value};
@@ -178,10 +179,24 @@ fn cut_at_tag(rendered: &str, text: &str) -> Result<String, NotTokenized> {
 }
 
 fn why(error: &minijinja::Error) -> NotTokenized {
+    tell(error);
     match error.kind() {
         ErrorKind::OutOfFuel => NotTokenized::OutOfFuel,
         ErrorKind::WriteFailure => NotTokenized::TooLarge,
         _ => NotTokenized::Refused,
+    }
+}
+
+/// Writes to the log that a template failed: the first time, the second, the fourth and so on. What it says itself may
+/// quote the prompt, so only the kind of error and the line are told.
+fn tell(error: &minijinja::Error) {
+    static FAILURES: AtomicU64 = AtomicU64::new(0);
+    let failures = FAILURES.fetch_add(1, Ordering::Relaxed) + 1;
+    if failures.is_power_of_two() {
+        let (kind, line) = (error.kind(), error.line().unwrap_or_default());
+        log::warn!(
+            "a chat template fails on its line {line} ({kind}), {failures} times so far; such requests are cut by bytes"
+        );
     }
 }
 

@@ -113,6 +113,19 @@ async fn a_closed_connection_is_made_again() {
     test.holds(&expected()).await;
 }
 
+/// Messages alone do not make a connection a good one.
+#[tokio::test]
+async fn a_connection_that_brings_messages_and_breaks_is_tried_less_and_less_often() {
+    let Some(live) = recorded("sub") else { return };
+    let port = server((0..5).map(|_| Script::SendAndClose(live.clone())).collect()).await;
+    let started = Instant::now();
+    let test = Test::follow(source(port, None));
+    test.is("connected five times", |status| status.counts.messages == 5 * 14).await;
+    // Half of each wait before an attempt is left to chance.
+    let least = (FIRST_WAIT + 2 * FIRST_WAIT + 4 * FIRST_WAIT + 8 * FIRST_WAIT) / 2;
+    assert!(started.elapsed() >= least, "{:?} for waits of at least {least:?}", started.elapsed());
+}
+
 #[tokio::test]
 async fn garbage_and_silence_are_told_and_tried_again() {
     let Some(live) = recorded("sub") else { return };
