@@ -180,7 +180,10 @@ fn the_sockets_of_ranks_and_of_backends_do_not_meet() {
     let backend = |port| format!("{{url: 'http://h:{port}', kv_events: {{endpoint: 'tcp://h:5557'}}}}");
     let pool = format!("pools: [{{name: p, backends: [{}, {}]}}]\n", backend(1), backend(2));
     let wrong = problems(&format!("listeners: [{{address: 127.0.0.1:8080}}]\n{pool}"));
-    assert!(wrong.contains("backends[1].kv_events: found `tcp://h:5557`; already at pools[0].backends[0].kv_events"), "{wrong}");
+    assert!(
+        wrong.contains("backends[1].kv_events: found `tcp://h:5557`; already at pools[0].backends[0].kv_events"),
+        "{wrong}"
+    );
 }
 
 #[test]
