@@ -19,7 +19,11 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", tojson);
     environment.add_filter("trim", trim);
-    environment.add_filter("safe", safe);
+    environment.add_filter("indent", indented);
+    for name in ["safe", "escape", "e"] {
+        environment.add_filter(name, marked);
+    }
+    environment.add_filter("title", |text: &str| title(text));
     environment.add_filter("string", |value: &Value| repr::str(value));
     environment.add_test("sequence", is_sequence);
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
@@ -50,10 +54,68 @@ fn raise_exception(_message: &Value) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "the template raised an exception"))
 }
 
-/// In Jinja2 this makes a text to which others are added escaped, which minijinja does not follow; next to no template of
-/// a chat uses it.
-fn safe(_value: &Value) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, "`safe` is not supported"))
+/// `safe` and `escape`: in Jinja2 they make a text to which others are added escaped, which minijinja does not follow;
+/// next to no template of a chat uses them.
+fn marked(_value: &Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, "texts that are marked as safe are not supported"))
+}
+
+/// `str.title`, as far as it is plain: what begins a word after other characters is not taken over from Python.
+fn title(text: &str) -> Result<String, Error> {
+    if !text.chars().all(|char| char.is_ascii_alphabetic() || char == ' ') {
+        return Err(Error::new(ErrorKind::InvalidOperation, "`title` of more than words is not supported"));
+    }
+    let word = |word: &str| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_ascii_uppercase() + &rest.to_ascii_lowercase()
+    };
+    Ok(text.split(' ').map(word).collect::<Vec<_>>().join(" "))
+}
+
+/// Jinja2's `indent`: lines end as in Python's `str.splitlines`, and are joined by line feeds.
+fn indented(
+    text: &str,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    by_name: Kwargs,
+) -> Result<String, Error> {
+    let width = match width {
+        Some(width) => Some(width),
+        None => by_name.get("width")?,
+    };
+    let first = first.map_or_else(|| by_name.get::<Option<bool>>("first"), |first| Ok(Some(first)))?.unwrap_or(false);
+    let blank = blank.map_or_else(|| by_name.get::<Option<bool>>("blank"), |blank| Ok(Some(blank)))?.unwrap_or(false);
+    by_name.assert_all_used()?;
+    let indention = indent(width)?.unwrap_or_else(|| " ".repeat(4));
+    let mut out = if first { indention.clone() } else { String::new() };
+    for (at, line) in lines(text).into_iter().enumerate() {
+        if at > 0 {
+            out.push('\n');
+            if blank || !line.is_empty() {
+                out.push_str(&indention);
+            }
+        }
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// The lines of a text and a line feed behind it, as `str.splitlines` gives them.
+fn lines(text: &str) -> Vec<&str> {
+    let ends =
+        |char| matches!(char, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let (mut lines, mut rest) = (Vec::new(), text);
+    while let Some(at) = rest.find(ends) {
+        lines.push(&rest[..at]);
+        let end = if rest[at..].starts_with("\r\n") { 2 } else { rest[at..].chars().next().map_or(1, char::len_utf8) };
+        rest = &rest[at + end..];
+    }
+    // A carriage return at the very end makes one line end with the line feed.
+    if !(rest.is_empty() && text.ends_with('\r')) {
+        lines.push(rest);
+    }
+    lines
 }
 
 /// Whatever has a length and can be indexed, so strings and objects too.
@@ -117,6 +179,10 @@ fn method(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) 
     if let Some(text) = value.as_str() {
         match name {
             "strip" | "lstrip" | "rstrip" => return stripped(text, name, args),
+            "title" => {
+                let () = from_args(args)?;
+                return title(text).map(Value::from);
+            }
             "removeprefix" => {
                 let (prefix,): (&str,) = from_args(args)?;
                 return Ok(Value::from(text.strip_prefix(prefix).unwrap_or(text)));

@@ -79,6 +79,27 @@ fn an_exception_of_the_template_refuses_the_request() {
     assert_eq!(rendered("{{ '<'|safe + '<' }}", user("a")), Err(NotTokenized::Refused));
 }
 
+/// The texts are those of Jinja2 3.1 with CPython 3.11.
+#[test]
+fn lines_are_indented_as_jinja2_does() {
+    let indented = |filter: &str, text: &str| rendered(&format!("{{{{ messages[0].content|{filter} }}}}"), user(text));
+    for (filter, text, expected) in [
+        ("indent", "a\nb\n\nc", "a\n    b\n\n    c"),
+        ("indent(2, true)", "a\r\nb", "  a\n  b"),
+        ("indent(width=1, blank=true)", "a\n\nb", "a\n \n b"),
+        ("indent('> ')", "a\u{2028}b\rc", "a\n> b\n> c"),
+        ("indent", "a\n", "a\n"),
+        ("indent", "a\r", "a"),
+        ("indent", "", ""),
+        ("title", "GET the WEATHER", "Get The Weather"),
+    ] {
+        assert_eq!(indented(filter, text).as_deref(), Ok(expected), "{filter} of {text:?}");
+    }
+    for filter in ["title", "escape", "e", "safe"] {
+        assert_eq!(indented(filter, "<b>al</b>"), Err(NotTokenized::Refused), "{filter}");
+    }
+}
+
 #[test]
 fn a_template_is_cut_by_fuel_and_by_what_it_writes() {
     let endless = "{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}";
