@@ -247,13 +247,14 @@ listeners: [{address: 127.0.0.1:0}, {address: 0.0.0.0:8000, h2c: true}]
 admin: {address: 0.0.0.0:9090, allow_remote: true}
 pools:
   - {name: a, models: [a], backends: []}
-  - {name: b, models: [b], backends: [{url: 'http://localhost:8000'}, {url: 'http://h:8000'}]}
+  - {name: b, models: [b], kv_events: {enabled: true}, backends: [{url: 'http://localhost:8000'}, {url: 'http://h:8000'}]}
 ";
     let expected = "\
 f: ok: 2 listeners, 2 pools, 2 backends
 f: note: listeners[0].address: port 0: the system chooses another one at each start
 f: note: admin.address: whoever reaches 0.0.0.0:9090 can drain and reload: it asks for no password
 f: note: pool a: no backends: its requests get 503 until a reload adds one
+f: note: pool b: kv_events without a tokenizer: only prompts of token ids can be looked up in them
 f: note: pool b: http://localhost:8000 is a listener of warmgate itself: a loop
 f: note: pools: a request for a model that no pool lists gets 404, as every pool lists its models";
     assert_eq!(check::render("f", &good(text)), expected);

@@ -21,9 +21,9 @@ type SourceCounter = (&'static str, &'static str, fn(&EventView) -> u64);
 
 const COUNTERS: [SourceCounter; 8] = [
     ("kv_event_messages", "Messages of KV events that came", |view| view.feed.messages()),
-    ("kv_event_stored_blocks", "Blocks that KV events said were stored", |view| view.feed.totals()[0]),
-    ("kv_event_removed_blocks", "Blocks that KV events said were removed", |view| view.feed.totals()[1]),
-    ("kv_event_clears", "Times that all an engine had told was forgotten", |view| view.feed.totals()[2]),
+    ("kv_event_stored_blocks", "Blocks that KV events said were stored", |view| view.feed.stored_blocks()),
+    ("kv_event_removed_blocks", "Blocks that KV events said were removed", |view| view.feed.removed_blocks()),
+    ("kv_event_clears", "Times that all an engine had told was forgotten", |view| view.feed.clears()),
     ("kv_event_gaps", "Times that messages were missing", |view| view.watch.get().counts.gaps),
     ("kv_event_replays", "Replays asked of engines", |view| view.watch.get().counts.replays),
     ("kv_event_failed_replays", "Replays that engines did not give", |view| view.watch.get().counts.failed_replays),
@@ -69,10 +69,9 @@ fn encode_gauges(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fm
         encoder,
         "kv_events_live",
         "1 while a backend's KV events are followed without a gap",
-        each_backend(snapshot).filter(has_feeds).map(|(labels, _, backend)| {
-            let is_live = backend.feeds.iter().all(|view| view.feed.is_live());
-            (labels, f64::from(u8::from(is_live)))
-        }),
+        each_backend(snapshot)
+            .filter(has_feeds)
+            .map(|(labels, _, backend)| (labels, f64::from(u8::from(backend.hears())))),
     )?;
     encode_each(
         encoder,

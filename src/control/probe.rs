@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::discovery;
 use super::engine::EngineSample;
-use super::event_sources::{Discovered, discover};
+use super::event_sources::{RankSource, discover};
 
 use crate::client::{Client, ClientError, Connections, is_ours};
 use crate::config;
@@ -268,8 +268,8 @@ async fn find_events(
 }
 
 /// The sources of a backend: all that its engine has, or those of the rank that it stands for.
-fn sources_of(discovered: Discovered, rank: Option<u32>) -> Result<Vec<Source>, String> {
-    let ranks = discovered.sources.into_iter();
+fn sources_of(discovered: Vec<RankSource>, rank: Option<u32>) -> Result<Vec<Source>, String> {
+    let ranks = discovered.into_iter();
     let sources: Vec<_> = ranks.filter(|of| rank.is_none_or(|rank| rank == of.rank)).map(|of| of.source).collect();
     match rank {
         Some(rank) if sources.is_empty() => {

@@ -87,10 +87,19 @@ impl EventFeed {
         self.messages.load(Relaxed)
     }
 
-    /// Blocks stored, blocks removed, and times that all was forgotten.
-    pub fn totals(&self) -> [u64; 3] {
-        let AppliedTotals { stored, removed, cleared } = &self.applied;
-        [stored, removed, cleared].map(|total| total.load(Relaxed))
+    /// Blocks that were stored.
+    pub fn stored_blocks(&self) -> u64 {
+        self.applied.stored.load(Relaxed)
+    }
+
+    /// Blocks that were removed.
+    pub fn removed_blocks(&self) -> u64 {
+        self.applied.removed.load(Relaxed)
+    }
+
+    /// Times that all was forgotten.
+    pub fn clears(&self) -> u64 {
+        self.applied.cleared.load(Relaxed)
     }
 }
 

@@ -281,7 +281,7 @@ impl BackendSnapshot {
     }
 
     /// Whether all that its engine tells is current.
-    fn hears(&self) -> bool {
+    pub fn hears(&self) -> bool {
         !self.feeds.is_empty() && self.feeds.iter().all(|view| view.feed.is_live())
     }
 

@@ -58,7 +58,7 @@ pub(super) fn computed(state: &Arc<State>, ctx: &mut RequestContext) {
 
 /// Times that the engine behind these lost all that it had.
 pub(super) fn clears(feeds: &[EventView]) -> u64 {
-    feeds.iter().map(|view| view.feed.totals()[2]).sum()
+    feeds.iter().map(|view| view.feed.clears()).sum()
 }
 
 // === impl Lingering ===

@@ -125,6 +125,22 @@ pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<PromptRequest<'_>, ReadEr
 // === impl Endpoint ===
 
 impl Endpoint {
+    /// All of them.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 11] = [
+        Self::ChatCompletions,
+        Self::Completions,
+        Self::Responses,
+        Self::Messages,
+        Self::CountTokens,
+        Self::Embeddings,
+        Self::Rerank,
+        Self::Score,
+        Self::Generate,
+        Self::Tokenize,
+        Self::Pooling,
+    ];
+
     /// The endpoint at `path` (without query), if it carries a prompt.
     pub fn of(path: &str) -> Option<Self> {
         Some(match path {

@@ -9,20 +9,6 @@ use proptest::prelude::*;
 use crate::testing::config;
 use serde_json::{Value, json};
 
-const ALL: [Endpoint; 11] = [
-    Endpoint::ChatCompletions,
-    Endpoint::Completions,
-    Endpoint::Responses,
-    Endpoint::Messages,
-    Endpoint::CountTokens,
-    Endpoint::Embeddings,
-    Endpoint::Rerank,
-    Endpoint::Score,
-    Endpoint::Generate,
-    Endpoint::Tokenize,
-    Endpoint::Pooling,
-];
-
 fn bytes_of(prompt: &Prompt<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     prompt.canonical(&mut |piece| bytes.extend_from_slice(piece));

@@ -47,6 +47,8 @@ async fn what_cannot_be_tokenized_is_cut_by_bytes_and_counted() {
         assert_eq!(reply.status, 200, "{outcome}: {}", reply.text());
         let explained: Value = client::post(fleet.server.admin_address(), "/explain", "", body.as_bytes()).await.json();
         assert_eq!(explained["tokenizer"], outcome);
+        let by = if outcome == "tokenized" { "exact" } else { "assumed" };
+        assert_eq!(explained["backends"][0]["trust"], by, "events say nothing of a prompt without ids: {explained}");
         let labels = format!("{{pool=\"p\",outcome=\"{outcome}\"}} 1");
         assert!(fleet.counts("warmgate_tokenizer_requests_total", &labels).await, "{labels}");
     }

@@ -1,11 +1,10 @@
 //! What engines answer, read.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 
 use serde::Deserialize;
 
-use super::{Discovered, DiscoveryError, RankSource};
+use super::{DiscoveryError, RankSource};
 use crate::kv_events::{Endpoint, EndpointError, Source};
 
 /// Most data-parallel ranks of one engine.
@@ -34,19 +33,18 @@ struct Publisher {
     endpoint_port_base: u16,
     replay_endpoint_port_base: Option<u16>,
     topic: Option<String>,
-    block_size: Option<u32>,
     dp_size: Option<u32>,
 }
 
 /// `backend_host` stands for what an engine calls all of its addresses.
-pub(super) fn read_vllm(body: &[u8], backend_host: &str) -> Result<Discovered, DiscoveryError> {
+pub(super) fn read_vllm(body: &[u8], backend_host: &str) -> Result<Vec<RankSource>, DiscoveryError> {
     let ranks: BTreeMap<u32, Described> = serde_json::from_slice(body)
         .map_err(|_| DiscoveryError::Malformed("not a JSON map of ranks with their endpoints"))?;
     let publishing = ranks.into_iter().filter(|(_, described)| described.is_publishing());
     let mut sources: Vec<RankSource> = Vec::new();
     for (rank, described) in publishing {
         if rank >= MAX_RANKS {
-            return Err(DiscoveryError::Malformed("a rank is above 1023"));
+            return Err(DiscoveryError::Malformed("a rank is above 255"));
         }
         let mut source = described.source(backend_host)?;
         // Ranks may all name the endpoint of the first one.
@@ -58,17 +56,17 @@ pub(super) fn read_vllm(body: &[u8], backend_host: &str) -> Result<Discovered, D
     if sources.is_empty() {
         return Err(DiscoveryError::NotEnabled);
     }
-    Ok(Discovered { sources, block_tokens: None })
+    Ok(sources)
 }
 
 /// The same for SGLang.
-pub(super) fn read_sglang(body: &[u8], backend_host: &str) -> Result<Discovered, DiscoveryError> {
+pub(super) fn read_sglang(body: &[u8], backend_host: &str) -> Result<Vec<RankSource>, DiscoveryError> {
     let ServerInfo { kv_events } = serde_json::from_slice(body)
         .map_err(|_| DiscoveryError::Malformed("not JSON with the host and port of kv_events"))?;
     let publisher = kv_events.ok_or(DiscoveryError::NotEnabled)?;
     let ranks = publisher.dp_size.unwrap_or(1).max(1);
     if ranks > MAX_RANKS {
-        return Err(DiscoveryError::Malformed("there are more than 1024 ranks"));
+        return Err(DiscoveryError::Malformed("there are more than 256 ranks"));
     }
     let host = publisher.endpoint_host.as_deref().unwrap_or("*");
     let at = |port| match port {
@@ -81,10 +79,7 @@ pub(super) fn read_sglang(body: &[u8], backend_host: &str) -> Result<Discovered,
         topic: publisher.topic.unwrap_or_default().into(),
     };
     let sources = (0..ranks).map(|rank| Ok(RankSource { rank, source: of_rank(&first, rank)? }));
-    Ok(Discovered {
-        sources: sources.collect::<Result<_, EndpointError>>()?,
-        block_tokens: publisher.block_size.and_then(NonZeroU32::new),
-    })
+    Ok(sources.collect::<Result<_, EndpointError>>()?)
 }
 
 fn of_rank(first: &Source, rank: u32) -> Result<Source, EndpointError> {

@@ -5,7 +5,6 @@ mod answer;
 mod tests;
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,15 +23,6 @@ const VLLM_PATH: &str = "/kv_event_sources";
 
 /// Where SGLang tells.
 const SGLANG_PATH: &str = "/server_info";
-
-/// What an engine says of its events.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Discovered {
-    /// One source for each data-parallel rank, by rank; at least one.
-    pub(super) sources: Vec<RankSource>,
-    /// Tokens in each block, if it says so.
-    pub(super) block_tokens: Option<NonZeroU32>,
-}
 
 /// The source of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +66,7 @@ pub(super) enum DiscoveryError {
     Endpoint(#[from] EndpointError),
 }
 
-/// Asks the engine of `origin`, which is at `address`, with the API key if there is one.
+/// The sources of an engine, one for each data-parallel rank, by rank; at least one. Asks the engine of `origin`, which is at `address`, with the API key if there is one.
 ///
 /// # Errors
 /// See [`DiscoveryError`].
@@ -85,7 +75,7 @@ pub(super) async fn discover(
     origin: &Origin,
     address: SocketAddr,
     api_key: Option<&Secret>,
-) -> Result<Discovered, DiscoveryError> {
+) -> Result<Vec<RankSource>, DiscoveryError> {
     let has_key = api_key.is_some();
     let client = Client::new(connections, origin.clone(), LIMIT).with_key(api_key);
     if let Some(body) = ask(&client, address, VLLM_PATH, has_key).await? {

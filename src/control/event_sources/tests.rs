@@ -11,17 +11,17 @@ use crate::client;
 use crate::config::Secret;
 use crate::testing::{self, config};
 
-fn endpoints(discovered: &Discovered) -> Vec<(u32, String, String)> {
+fn endpoints(discovered: &[RankSource]) -> Vec<(u32, String, String)> {
     let text = |source: &Source| source.replay_endpoint.as_ref().map(ToString::to_string).unwrap_or_default();
-    let sources = discovered.sources.iter();
+    let sources = discovered.iter();
     sources.map(|found| (found.rank, found.source.endpoint.to_string(), text(&found.source))).collect()
 }
 
-fn vllm(answer: &Value, host: &str) -> Result<Discovered, DiscoveryError> {
+fn vllm(answer: &Value, host: &str) -> Result<Vec<RankSource>, DiscoveryError> {
     read_vllm(answer.to_string().as_bytes(), host)
 }
 
-fn sglang(answer: &Value, host: &str) -> Result<Discovered, DiscoveryError> {
+fn sglang(answer: &Value, host: &str) -> Result<Vec<RankSource>, DiscoveryError> {
     read_sglang(answer.to_string().as_bytes(), host)
 }
 
@@ -33,7 +33,7 @@ fn the_recorded_answer_names_its_source() {
     let found = read_vllm(body.as_bytes(), "127.0.0.1").unwrap();
     let expected = (0, "tcp://127.0.0.1:18101".to_owned(), "tcp://127.0.0.1:18201".to_owned());
     assert_eq!(endpoints(&found), [expected]);
-    assert_eq!(&*found.sources[0].source.topic, "kv@127.0.0.1:18001@tiny-llama");
+    assert_eq!(&*found[0].source.topic, "kv@127.0.0.1:18001@tiny-llama");
     let elsewhere = read_vllm(body.as_bytes(), "10.0.0.1");
     assert_eq!(elsewhere, Err(DiscoveryError::Endpoint(EndpointError::Loopback)));
 }
@@ -55,7 +55,7 @@ fn each_rank_has_its_own_port_whether_it_is_told_or_not() {
 }
 
 #[test]
-fn sglang_tells_the_first_ranks_ports_and_the_block_size() {
+fn sglang_tells_the_first_ranks_ports() {
     let answer = json!({"model_path": "m", "kv_events": {"endpoint_host": "*", "endpoint_port_base": 5557, "topic": "kv",
         "block_size": 16, "dp_size": 2, "replay_endpoint_port_base": 6557, "load_topic": "load"}});
     let found = sglang(&answer, "10.0.0.1").unwrap();
@@ -63,7 +63,6 @@ fn sglang_tells_the_first_ranks_ports_and_the_block_size() {
         (u32::from(rank), format!("tcp://10.0.0.1:{}", 5557 + rank), format!("tcp://10.0.0.1:{}", 6557 + rank))
     };
     assert_eq!(endpoints(&found), [expected(0), expected(1)]);
-    assert_eq!(found.block_tokens, NonZeroU32::new(16));
     let least = sglang(&json!({"kv_events": {"endpoint_port_base": 5557}}), "h").unwrap();
     assert_eq!(endpoints(&least), [(0, "tcp://h:5557".to_owned(), String::new())]);
 }
@@ -91,7 +90,7 @@ fn malformed_answers_are_told_from_those_that_cannot_be_used() {
     let unusable = vllm(&entry(json!("ipc:///tmp/x")), "h");
     assert_eq!(unusable, Err(DiscoveryError::Endpoint(EndpointError::NotTcp)));
     let port = |base: Value, ranks: Value| json!({"kv_events": {"endpoint_port_base": base, "dp_size": ranks}});
-    for answer in [port(json!(70_000), json!(1)), port(Value::Null, json!(1)), port(json!(1), json!(1025)), json!(1)] {
+    for answer in [port(json!(70_000), json!(1)), port(Value::Null, json!(1)), port(json!(1), json!(257)), json!(1)] {
         assert!(matches!(sglang(&answer, "h"), Err(DiscoveryError::Malformed(_))), "{answer}");
     }
     assert_eq!(sglang(&port(json!(0), json!(1)), "h"), Err(DiscoveryError::Endpoint(EndpointError::NoPort)));
@@ -140,7 +139,7 @@ async fn engine(
     (address, task)
 }
 
-async fn ask_engine(address: SocketAddr, key: Option<&str>) -> Result<Discovered, DiscoveryError> {
+async fn ask_engine(address: SocketAddr, key: Option<&str>) -> Result<Vec<RankSource>, DiscoveryError> {
     let origin = Origin { is_tls: false, host: "127.0.0.1".into(), port: address.port() };
     discover(client::connections(), &origin, address, key.map(Secret::new).as_ref()).await
 }

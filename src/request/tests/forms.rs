@@ -27,8 +27,8 @@ fn paths_name_endpoints() {
     for path in ["/v1/models", "/v1/responses/resp_1", "/v1/chat/completions/", "/", "", "/health"] {
         assert_eq!(Endpoint::of(path), None, "{path}");
     }
-    let names: std::collections::HashSet<_> = ALL.iter().map(|endpoint| endpoint.as_str()).collect();
-    assert_eq!(names.len(), ALL.len());
+    let names: std::collections::HashSet<_> = Endpoint::ALL.iter().map(|endpoint| endpoint.as_str()).collect();
+    assert_eq!(names.len(), Endpoint::ALL.len());
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_session_key_is_the_most_telling_one() {
 fn settings_of_other_types_are_as_absent() {
     let body = r#"{"model":5,"stream":"yes","n":"two","max_tokens":1.5,"cache_salt":null,"stream_options":[true],
         "lora_path":["a","b"],"user":{},"metadata":"x","sampling_params":3}"#;
-    for endpoint in ALL {
+    for endpoint in Endpoint::ALL {
         let request = read(endpoint, body.as_bytes()).unwrap();
         assert!(request.model.is_none() && !request.stream && !request.include_usage && request.prompts.is_empty());
         assert_eq!((request.choices, request.max_output_tokens), (1, None));

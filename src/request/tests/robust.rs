@@ -8,7 +8,7 @@ use crate::request::json::work;
 fn exhaust(body: &[u8]) -> usize {
     work::DONE.set(0);
     let mut written = 0;
-    for endpoint in ALL {
+    for endpoint in Endpoint::ALL {
         if let Ok(request) = read(endpoint, body) {
             request.prompts.iter().for_each(|prompt| prompt.canonical(&mut |piece| written += piece.len()));
         }
@@ -40,7 +40,7 @@ proptest! {
         }
         exhaust(&bytes);
         let is_json = std::str::from_utf8(&bytes).is_ok() && serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_ok();
-        for endpoint in ALL {
+        for endpoint in Endpoint::ALL {
             prop_assert_eq!(read(endpoint, &bytes).is_ok(), is_json, "{}: {}", endpoint.as_str(), String::from_utf8_lossy(&bytes));
         }
     }
@@ -56,7 +56,7 @@ proptest! {
     ) {
         let body = format!("{{\"{key}\":{value}}}");
         exhaust(body.as_bytes());
-        for endpoint in ALL {
+        for endpoint in Endpoint::ALL {
             prop_assert!(read(endpoint, body.as_bytes()).is_ok(), "{}: {body}", endpoint.as_str());
         }
     }
@@ -64,7 +64,7 @@ proptest! {
 
 #[test]
 fn empty_and_broken_bodies_are_told_apart() {
-    for endpoint in ALL {
+    for endpoint in Endpoint::ALL {
         assert_eq!(read(endpoint, b"").unwrap_err(), ReadError::Empty);
         assert_eq!(read(endpoint, b" \r\n").unwrap_err(), ReadError::Empty);
         assert!(read(endpoint, b"[1, 2]").unwrap().prompts.is_empty(), "JSON that is no object is forwarded");
@@ -115,7 +115,7 @@ fn hostile_bodies_take_linear_work() {
     ];
     for body in bodies {
         let half: String = body.chars().take(60).collect();
-        let per_byte = exhaust(body.as_bytes()) as f64 / body.len() as f64 / ALL.len() as f64;
+        let per_byte = exhaust(body.as_bytes()) as f64 / body.len() as f64 / Endpoint::ALL.len() as f64;
         assert!(per_byte < 6.0, "{per_byte:.1} bytes of work for each byte of {half}..");
         assert!(per_byte > 0.1 || body.len() < 2000, "the work is counted: {per_byte:.3} for {half}..");
     }

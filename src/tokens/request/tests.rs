@@ -300,20 +300,6 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-const ENDPOINTS: [Endpoint; 11] = [
-    Endpoint::ChatCompletions,
-    Endpoint::Completions,
-    Endpoint::Responses,
-    Endpoint::Messages,
-    Endpoint::CountTokens,
-    Endpoint::Embeddings,
-    Endpoint::Rerank,
-    Endpoint::Score,
-    Endpoint::Generate,
-    Endpoint::Tokenize,
-    Endpoint::Pooling,
-];
-
 #[test]
 fn no_body_panics() {
     let tokenizer = with_template(
@@ -330,7 +316,7 @@ fn no_body_panics() {
         1 => prop::collection::vec(any::<u8>(), 0..64),
     ];
     let result = runner.run(&bodies, |body| {
-        for endpoint in ENDPOINTS {
+        for endpoint in Endpoint::ALL {
             let _ = tokenizer.prompts(endpoint, &body, SystemTime::UNIX_EPOCH);
         }
         Ok(())
