@@ -120,12 +120,6 @@ impl Scale {
         NonZeroU32::new(self.block_tokens.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
     }
 
-    /// Block size for prompts of token ids, bytes: exact, at 4 bytes an id.
-    pub fn token_block_bytes(&self) -> NonZeroU32 {
-        let block_tokens = self.block_tokens.load(Ordering::Relaxed);
-        NonZeroU32::new(block_tokens.saturating_mul(4)).unwrap_or(NonZeroU32::MIN)
-    }
-
     /// Tokens that `bytes` of canonical text come to, rounded; 0 only for 0.
     pub fn tokens(&self, bytes: u64) -> u64 {
         ((bytes as f64 / self.bytes_per_token()).round() as u64).max(u64::from(bytes > 0))
@@ -185,7 +179,7 @@ mod tests {
         assert_eq!(scale.block_bytes().get(), 64);
         assert_eq!((scale.tokens(400), scale.bytes(100)), (100, 400));
         assert_eq!((scale.tokens(0), scale.tokens(1)), (0, 1), "something is never nothing");
-        assert_eq!(scale.token_block_bytes().get(), 64);
+        assert_eq!(scale.block_tokens().get(), 16);
     }
 
     #[test]
@@ -245,7 +239,7 @@ mod tests {
     fn the_engines_block_size_is_taken_over() {
         let scale = scale();
         scale.set_block_tokens(NonZeroU32::new(32).unwrap());
-        assert_eq!((scale.block_bytes().get(), scale.token_block_bytes().get()), (128, 128));
+        assert_eq!((scale.block_bytes().get(), scale.block_tokens().get()), (128, 32));
     }
 
     #[test]

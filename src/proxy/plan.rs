@@ -126,7 +126,7 @@ fn plan_prompt(
     let scale = shared.scale();
     let session_field = session_header.as_ref().and_then(|name| head.headers.get(name)).map(HeaderValue::as_bytes);
     let session_member = request.session_key.as_deref().map(str::as_bytes);
-    let ids_of = |at: usize| ids.and_then(|ids| ids.prompts.get(at)).map(Vec::as_slice);
+    let ids_of = |at: usize| ids.and_then(|ids| ids.prompts.get(at));
     let cutter = Cutter::new(pool, request);
     let prompts: SmallVec<[PromptBlocks; 1]> =
         request.prompts.iter().enumerate().map(|(at, prompt)| cutter.cut(prompt, ids_of(at))).collect();

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelinePatternMatcher, PipelineToken, PipelineTokenizer};
 
 use super::NotTokenized;
-use super::cache::{Ids, TextCache};
+use super::cache::{BEGIN_BYTES, Ids, Segment, TextCache};
+use super::ids::TokenIds;
 use super::stop::Stop;
 
 /// A segment is made at least this long, bytes, if there is so much: a shorter one is cheaper to tokenize than to keep.
@@ -93,43 +94,43 @@ impl Encoder {
         add_special_tokens: bool,
         cache: &TextCache,
         stop: &Stop,
-    ) -> Result<Vec<u32>, NotTokenized> {
-        let mut segments: Vec<Ids> = Vec::new();
+    ) -> Result<TokenIds, NotTokenized> {
+        let ends = |ids: &[u32]| if add_special_tokens { ids.into() } else { Ids::default() };
+        let mut ids = TokenIds::default();
+        ids.push(ends(&self.prefix), None);
+        // With special tokens or without, the same texts give other blocks.
+        let mut key = cache.key(if add_special_tokens { "special" } else { "plain" });
         let mut fresh = Vec::new();
         let mut cuts = Segments::new(self, text);
         loop {
             stop.check()?;
             if let Some(known) = cuts.next_known(cache) {
-                segments.push(known);
+                key = cache.key_behind(key, known.key);
+                ids.push(known.ids, Some(key));
                 continue;
             }
             let rest = cuts.rest();
             let Some(segment) = cuts.next() else { break };
-            let key = cache.key(segment);
-            cache.put_cut(rest, self.begin_bytes(), segment.len(), self.longest_added, key);
-            if let Some(known) = cache.ids(key) {
-                segments.push(known);
-                continue;
-            }
-            fresh.clear();
-            self.tokenize(segment, &mut fresh)?;
-            let new: Ids = PipelineToken::cast_slice(&fresh).into();
-            segments.push(Arc::clone(&new));
-            cache.put_ids(key, new);
+            let of_segment = cache.key(segment);
+            let of_segment = match cache.ids(of_segment) {
+                Some(ids) => Segment { key: of_segment, ids },
+                None => {
+                    fresh.clear();
+                    self.tokenize(segment, &mut fresh)?;
+                    Segment { key: of_segment, ids: PipelineToken::cast_slice(&fresh).into() }
+                }
+            };
+            key = cache.key_behind(key, of_segment.key);
+            ids.push(Arc::clone(&of_segment.ids), Some(key));
+            cache.put_segment(rest, self.begin_bytes(), segment.len(), self.longest_added, of_segment);
         }
-        let ends = |ids| if add_special_tokens { ids } else { &[][..] };
-        let (prefix, suffix) = (ends(&self.prefix), ends(&self.suffix));
-        let len = segments.iter().map(|ids| ids.len()).sum::<usize>();
-        let mut ids = Vec::with_capacity(prefix.len() + len + suffix.len());
-        ids.extend_from_slice(prefix);
-        segments.iter().for_each(|segment| ids.extend_from_slice(segment));
-        ids.extend_from_slice(suffix);
+        ids.push(ends(&self.suffix), None);
         Ok(ids)
     }
 
     /// By so much of its begin a segment is looked up.
     fn begin_bytes(&self) -> usize {
-        2 * self.min_segment_bytes
+        BEGIN_BYTES.min(2 * self.min_segment_bytes)
     }
 
     /// Cuts wherever it can.
@@ -188,13 +189,12 @@ impl<'a> Segments<'a> {
         &self.text.as_bytes()[self.start..]
     }
 
-    /// The ids of the next segment, if it and its end are in the cache.
-    fn next_known(&mut self, cache: &TextCache) -> Option<Ids> {
-        let (len, key) = cache.cut(self.rest(), self.encoder.begin_bytes(), self.encoder.longest_added)?;
-        let ids = cache.ids(key)?;
+    /// The next segment, if it and its end are in the cache.
+    fn next_known(&mut self, cache: &TextCache) -> Option<Segment> {
+        let (len, segment) = cache.cut(self.rest(), self.encoder.begin_bytes(), self.encoder.longest_added)?;
         self.start += len;
         self.search = self.start;
-        Some(ids)
+        Some(segment)
     }
 
     fn next_cut(&mut self) -> usize {

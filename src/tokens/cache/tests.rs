@@ -63,16 +63,19 @@ fn one_that_only_begins_alike_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_cut_is_known_if_all_that_decided_it_is_there_again() {
+fn a_segment_is_known_if_all_that_decided_its_end_is_there_again() {
     let cache = TextCache::new(1 << 20);
-    let key = cache.key("begin and");
-    cache.put_cut(b"begin and <end>", 5, 9, 3, key);
-    assert_eq!(cache.cut(b"begin and <e?", 5, 3), Some((9, key)));
+    let segment = Segment { key: cache.key("begin and"), ids: Arc::from([7_u32; 10].as_slice()) };
+    cache.put_segment(b"begin and <end>", 5, 9, 3, segment.clone());
+    assert_eq!(cache.bytes(), ENTRY_BYTES + 40);
+    assert_eq!(cache.cut(b"begin and <e?", 5, 3), Some((9, segment.clone())));
     assert_eq!(cache.cut(b"begin and <?", 5, 3), None, "another text behind it");
     assert_eq!(cache.cut(b"begin and <", 5, 3), None, "too little behind it");
     assert_eq!(cache.cut(b"begin or <end>", 5, 3), None, "another segment");
-    cache.put_cut(b"other and <e", 5, 9, 4, key);
+    assert_eq!(cache.ids(segment.key), None, "it is kept once");
+    cache.put_segment(b"other and <e", 5, 9, 4, segment.clone());
     assert_eq!(cache.cut(b"other and <e", 5, 4), None, "it was at the text's end");
+    assert_eq!(cache.ids(segment.key), Some(segment.ids), "so it is known by its text only");
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn special_tokens_are_put_around_if_asked_for() {
     let cache = TextCache::new(1 << 16);
     let ids = |special| encoder.encode("a", special, &cache, &Stop::default()).unwrap();
     let a = alphabet().iter().position(|char| *char == 'a').unwrap() as u32;
-    assert_eq!((ids(false), ids(true)), (vec![a], vec![265, a, 266]));
+    assert_eq!((ids(false), ids(true)), (vec![a].into(), vec![265, a, 266].into()));
 }
 
 #[test]

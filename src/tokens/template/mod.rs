@@ -7,6 +7,7 @@ mod content;
 mod dates;
 mod python;
 mod repr;
+mod sums;
 mod tags;
 
 use std::io;
@@ -69,7 +70,7 @@ impl ChatTemplates {
         let mut environment = python::environment();
         environment.set_fuel(Some(FUEL));
         let mut add = |name, source: &str| {
-            let added = environment.add_template_owned(name, tags::without_generation(source));
+            let added = environment.add_template_owned(name, sums::taken_apart(&tags::without_generation(source)));
             added.map_err(|error| (error, sources.path.clone()))?;
             Ok(ChatTemplate::new(name, source))
         };
