@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::config::Secret;
 use crate::pool::Origin;
+use crate::tls::Upstream;
 
 /// How this program names itself.
 pub(crate) const USER_AGENT: &str = concat!("warmgate/", env!("CARGO_PKG_VERSION"));
@@ -38,7 +39,7 @@ pub(crate) enum ClientError {
     #[error("a body of more than {MAX_BODY_BYTES} bytes")]
     TooLarge,
     /// The connection failed.
-    #[error("{}", .0.etype().as_str())]
+    #[error("{}", said(.0))]
     Connection(#[from] Box<pingora_core::Error>),
 }
 
@@ -61,11 +62,20 @@ pub(crate) struct Client {
     keeps_connections: bool,
     /// The value of its `Authorization` header.
     authorization: Option<HeaderValue>,
+    tls: Option<Arc<Upstream>>,
 }
 
 /// Whether a connection failed for a reason of this process, such as no file descriptor being left.
 pub(crate) fn is_ours(error: &Error) -> bool {
     matches!(error.etype(), ErrorType::InternalError | ErrorType::BindError | ErrorType::SocketError)
+}
+
+/// What is known of a failure; of one in TLS there is more to say than its kind.
+fn said(error: &Error) -> &str {
+    match (error.etype(), &error.context) {
+        (ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert, Some(context)) => context.as_str(),
+        (kind, _) => kind.as_str(),
+    }
 }
 
 /// New [`Connections`].
@@ -78,12 +88,17 @@ pub(crate) fn connections() -> Connections {
 impl Client {
     /// For `origin`, over kept connections; each exchange may take `limit` in all.
     pub(crate) fn new(connections: Connections, origin: Origin, limit: Duration) -> Self {
-        Self { connections, origin, limit, keeps_connections: true, authorization: None }
+        Self { connections, origin, limit, keeps_connections: true, authorization: None, tls: None }
     }
 
     /// The same over a new connection each time, which shows whether anyone listens.
     pub(crate) fn connecting_anew(self) -> Self {
         Self { keeps_connections: false, ..self }
+    }
+
+    /// The same over TLS of this kind, where the origin has TLS.
+    pub(crate) fn with_tls(self, tls: Option<Arc<Upstream>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// The same with an API key, if there is one.
@@ -203,6 +218,9 @@ impl Client {
         peer.options.idle_timeout = Some(IDLE_TIME);
         // A group of its own, so that no connection kept by others is taken.
         peer.group_key = u64::from(!self.keeps_connections);
+        if let Some(tls) = &self.tls {
+            tls.prepare(&mut peer);
+        }
         peer
     }
 }

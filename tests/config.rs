@@ -209,7 +209,8 @@ fn tls_files_are_looked_at() {
     };
     let config = good(&listener(&certificate, &key, ""));
     let Protocol::Tls(tls) = &config.listeners[0].protocol else { panic!("the listener speaks TLS") };
-    assert_eq!((tls.certificate.to_str(), tls.key.to_str()), (Some(certificate.as_str()), Some(key.as_str())));
+    let files = &tls.certificates[0];
+    assert_eq!((files.certificate.to_str(), files.key.to_str()), (Some(certificate.as_str()), Some(key.as_str())));
 
     let directory = scratch.0.display().to_string();
     let said = rendered(&listener("cert.pem", &directory, ", h2c: true"));
@@ -232,7 +233,7 @@ fn a_key_that_everyone_can_read_is_noted() {
     let config = good(&text);
     for (mode, noted) in [(0o644, true), (0o640, false)] {
         fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
-        let note = format!("listeners[0].tls.key: every user can read {key}; chmod 640 or 600 it");
+        let note = format!("listeners[0].tls: every user can read {key}; chmod 640 or 600 it");
         assert_eq!(check::notes(&config).contains(&note), noted, "mode {mode:o}");
     }
 }
@@ -291,5 +292,7 @@ fn check_tries_the_certificates_that_run_would_use() {
         Command::new(env!("CARGO_BIN_EXE_warmgate")).args(["check", "--config", &file]).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("listeners[0].tls: ") && text.contains("PEM"), "{text}");
+    for (key, file) in [("certificate", &certificate), ("key", &key)] {
+        assert!(text.contains(&format!("listeners[0].tls.{key}: {file}: holds no ")), "{text}");
+    }
 }

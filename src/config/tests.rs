@@ -49,9 +49,18 @@ fn the_minimal_file_is_right_and_nearly_all_defaults() {
 }
 
 /// The keys of sections that are off by default.
-const COMMENTED_KEYS: [&str; 13] = [
+const COMMENTED_KEYS: [&str; 22] = [
     "certificate:",
     "key:",
+    "certificates:",
+    "min_version:",
+    "client_ca:",
+    "client_certificates:",
+    "ca:",
+    "server_name:",
+    "client_certificate:",
+    "client_key:",
+    "verify:",
     "file:",
     "max_bytes:",
     "files:",

@@ -20,13 +20,14 @@ use tokio::time::{sleep, timeout};
 
 use super::discovery;
 use super::engine::EngineSample;
-use super::event_sources::{RankSource, discover};
+use super::event_sources::{self, RankSource, discover};
 
 use crate::client::{Client, ClientError, Connections, is_ours};
 use crate::config;
 use crate::kv_events::Source;
 use crate::pool::{ModelEntry, Origin};
 use crate::time::{self, Moment};
+use crate::tls::Upstream;
 
 /// How often a backend is probed until its first good probe, if `interval` is longer: it should serve soon after it can.
 const STARTING_INTERVAL: Duration = Duration::from_millis(500);
@@ -82,6 +83,8 @@ pub(super) struct Watched {
     pub(super) id: BackendId,
     pub(super) connections: Connections,
     pub(super) origin: Origin,
+    /// How it is spoken to, if over TLS.
+    pub(super) tls: Option<Arc<Upstream>>,
     pub(super) health: config::Health,
     pub(super) metrics: config::Metrics,
     /// What the backend wants to hear from us.
@@ -94,7 +97,8 @@ pub(super) struct Watched {
 
 impl Watched {
     fn client(&self, limit: Duration) -> Client {
-        Client::new(Arc::clone(&self.connections), self.origin.clone(), limit).with_key(self.api_key.as_ref())
+        let client = Client::new(Arc::clone(&self.connections), self.origin.clone(), limit);
+        client.with_tls(self.tls.clone()).with_key(self.api_key.as_ref())
     }
 
     fn read(&self, metrics: &[u8]) -> EngineSample {
@@ -254,8 +258,8 @@ async fn find_events(
     let mut wait = STARTING_INTERVAL;
     loop {
         let Some(address) = known(&mut addresses).await else { return };
-        let connections = Arc::clone(&watched.connections);
-        let found = match discover(connections, &watched.origin, address, watched.api_key.as_ref()).await {
+        let asked = watched.client(event_sources::LIMIT);
+        let found = match discover(&asked, &watched.origin, address, watched.api_key.is_some()).await {
             Ok(discovered) => sources_of(discovered, watched.rank),
             Err(error) => Err(error.to_string()),
         };
@@ -292,7 +296,9 @@ async fn send(reports: &mpsc::Sender<Report>, backend: BackendId, finding: Findi
 fn describe(error: &Error) -> String {
     match (error.etype(), &error.context) {
         (ErrorType::HTTPStatus(status), _) => format!("status {status}"),
-        (ErrorType::ReadError, Some(context)) => context.as_str().to_owned(),
+        (ErrorType::ReadError | ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert, Some(context)) => {
+            context.as_str().to_owned()
+        }
         (other, _) => other.as_str().to_owned(),
     }
 }

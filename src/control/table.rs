@@ -27,6 +27,7 @@ use crate::prefix::Scale;
 use crate::shadow::{Shadow, ShadowBackend};
 use crate::state::State;
 use crate::time::Moment;
+use crate::tls::{self, Upstream};
 use crate::tokens;
 
 /// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default).
@@ -63,6 +64,8 @@ struct BackendEntry {
     id: BackendId,
     config: config::Backend,
     backend: Arc<Backend>,
+    /// How it is spoken to, if over TLS.
+    tls: Option<Arc<Upstream>>,
     tenant: Tenant,
     probes: Probes,
     address: Option<SocketAddr>,
@@ -98,12 +101,12 @@ impl Table {
     }
 
     /// Makes the table what `config` says. Backends that stay keep all that is known of them.
-    pub(super) fn apply(&mut self, config: &config::Config, tokenizers: &Tokenizers) {
+    pub(super) fn apply(&mut self, config: &config::Config, tokenizers: &Tokenizers, tls: &tls::Store) {
         let mut old: HashMap<String, PoolEntry> =
             self.pools.drain(..).map(|pool| (pool.config.name.clone(), pool)).collect();
         for pool in &config.pools {
             let kept = old.remove(&pool.name);
-            let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token);
+            let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token, tls);
             if pool.kv_events.enabled && pool.tokenizer.is_none() {
                 log::warn!(
                     "pool {}: kv_events without a tokenizer: only prompts of token ids can be looked up in them",
@@ -121,7 +124,13 @@ impl Table {
         self.state.shadows.store(Arc::new(shadows.collect()));
     }
 
-    fn pool_entry(&mut self, config: &config::Pool, kept: Option<PoolEntry>, bytes_per_token: f64) -> PoolEntry {
+    fn pool_entry(
+        &mut self,
+        config: &config::Pool,
+        kept: Option<PoolEntry>,
+        bytes_per_token: f64,
+        tls: &tls::Store,
+    ) -> PoolEntry {
         let (pool, shadow, mut old, watching_changed) = match kept {
             Some(kept) => {
                 let has_changed = kept.config.health != config.health
@@ -141,15 +150,16 @@ impl Table {
         let shadow = config.shadow.then(|| shadow.unwrap_or_else(new_shadow));
         let mut backends = Vec::with_capacity(config.backends.len());
         for backend in &config.backends {
-            backends.push(match old.iter().position(|entry| entry.config == *backend) {
+            let tls = settings::tls(backend, tls);
+            backends.push(match old.iter().position(|entry| entry.is_of(backend)) {
                 Some(at) => {
                     let mut entry = old.swap_remove(at);
-                    if watching_changed {
+                    if entry.take_tls(backend, tls) || watching_changed {
                         self.watch_anew(&mut entry, config);
                     }
                     entry
                 }
-                None => self.backend_entry(backend, config),
+                None => self.backend_entry(backend, config, tls),
             });
         }
         self.remove(&pool, old);
@@ -160,15 +170,21 @@ impl Table {
         entry
     }
 
-    fn backend_entry(&mut self, config: &config::Backend, pool: &config::Pool) -> BackendEntry {
+    fn backend_entry(
+        &mut self,
+        config: &config::Backend,
+        pool: &config::Pool,
+        tls: Option<Arc<Upstream>>,
+    ) -> BackendEntry {
         self.next_id += 1;
         let backend = Backend::new(&*config.name, settings::origin(&config.url));
         let labels = BackendLabels { pool: pool.name.as_str().into(), backend: Arc::clone(backend.name()) };
         self.state.metrics.introduce_backend(&labels);
-        let watched = settings::watched(self.next_id, &self.connections, &backend, config, pool);
+        let watched = settings::watched(self.next_id, &self.connections, &backend, config, pool, tls.clone());
         BackendEntry {
             id: self.next_id,
             config: config.clone(),
+            tls,
             tenant: self.state.index.join(0),
             probes: Probes::new(pool.health.rise.get(), pool.health.fall.get()),
             address: None,
@@ -203,7 +219,8 @@ impl Table {
             entry.events = Followed::start(sources, &entry.config.name, &self.state.events);
         }
         entry.events_problem = None;
-        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool);
+        let tls = entry.tls.clone();
+        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool, tls);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
 
@@ -339,6 +356,19 @@ impl PoolEntry {
 // === impl BackendEntry ===
 
 impl BackendEntry {
+    /// Whether it is the backend of `config`, however that is spoken to.
+    fn is_of(&self, config: &config::Backend) -> bool {
+        self.config == config::Backend { tls: self.config.tls.clone(), ..config.clone() }
+    }
+
+    /// Takes over how it is spoken to; whether that is news.
+    fn take_tls(&mut self, config: &config::Backend, tls: Option<Arc<Upstream>>) -> bool {
+        self.config.tls.clone_from(&config.tls);
+        let is_same = self.tls.as_ref().map(Arc::as_ptr) == tls.as_ref().map(Arc::as_ptr);
+        self.tls = tls;
+        !is_same
+    }
+
     fn observe(&mut self, finding: Finding, state: &State, pool: &Pool) -> bool {
         match finding {
             Finding::Address(address) => self.address = address,
@@ -451,6 +481,7 @@ impl BackendEntry {
             backend: Arc::clone(&self.backend),
             address: self.address,
             rank: self.config.rank,
+            tls: self.tls.clone(),
             health: self.probes.health(),
             is_draining: self.is_draining,
             tenant: self.tenant,
