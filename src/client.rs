@@ -70,12 +70,21 @@ pub(crate) fn is_ours(error: &Error) -> bool {
     matches!(error.etype(), ErrorType::InternalError | ErrorType::BindError | ErrorType::SocketError)
 }
 
-/// What is known of a failure; of one in TLS there is more to say than its kind.
-fn said(error: &Error) -> &str {
-    match (error.etype(), &error.context) {
-        (ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert, Some(context)) => context.as_str(),
-        (kind, _) => kind.as_str(),
+/// Why the two sides do not trust each other, if that is why a connection failed. A backend that is not trusted is found
+/// out in the handshake; with TLS 1.3 a certificate of ours that is not is found out after it.
+pub(crate) fn distrust(error: &Error) -> Option<String> {
+    if matches!(error.etype(), ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert) {
+        return error.context.as_ref().map(|context| context.as_str().to_owned());
     }
+    let io = error.cause.as_ref()?.downcast_ref::<std::io::Error>()?;
+    match io.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::AlertReceived(alert) => Some(format!("the TLS alert {alert:?} from the other side")),
+        _ => None,
+    }
+}
+
+fn said(error: &Error) -> String {
+    distrust(error).unwrap_or_else(|| error.etype().as_str().to_owned())
 }
 
 /// New [`Connections`].

@@ -22,7 +22,7 @@ use super::discovery;
 use super::engine::EngineSample;
 use super::event_sources::{self, RankSource, discover};
 
-use crate::client::{Client, ClientError, Connections, is_ours};
+use crate::client::{Client, ClientError, Connections, distrust, is_ours};
 use crate::config;
 use crate::kv_events::Source;
 use crate::pool::{ModelEntry, Origin};
@@ -55,6 +55,8 @@ pub(super) enum Finding {
     Dead {
         /// Whether nobody listened there: its engine is down.
         is_refused: bool,
+        /// Whether one side does not trust the other's certificate, which waiting does not mend.
+        is_distrusted: bool,
         /// What went wrong.
         reason: String,
     },
@@ -186,7 +188,7 @@ async fn probe(watched: Watched, address: watch::Sender<Option<SocketAddr>>, rep
         }
         let finding = match resolved {
             Some(resolved) => check_once(&check, resolved, watched.health.timeout).await,
-            None => Finding::Dead { is_refused: false, reason: format!("{} has no address", watched.origin.host) },
+            None => dead(format!("{} has no address", watched.origin.host)),
         };
         was_alive |= matches!(finding, Finding::Alive);
         if !send(&reports, watched.id, finding).await {
@@ -205,10 +207,15 @@ async fn check_once(check: &HttpGet, address: SocketAddr, limit: Duration) -> Fi
         Ok(Err(error)) if is_ours(&error) => Finding::NotProbed(describe(&error)),
         Ok(Err(error)) => {
             let is_refused = *error.etype() == ErrorType::ConnectRefused;
-            Finding::Dead { is_refused, reason: describe(&error) }
+            Finding::Dead { is_refused, is_distrusted: distrust(&error).is_some(), reason: describe(&error) }
         }
-        Err(_) => Finding::Dead { is_refused: false, reason: format!("no reply within {limit:?}") },
+        Err(_) => dead(format!("no reply within {limit:?}")),
     }
+}
+
+/// A bad probe that says nothing more.
+fn dead(reason: String) -> Finding {
+    Finding::Dead { is_refused: false, is_distrusted: false, reason }
 }
 
 async fn scrape(watched: Watched, mut addresses: watch::Receiver<Option<SocketAddr>>, reports: mpsc::Sender<Report>) {
@@ -294,11 +301,12 @@ async fn send(reports: &mpsc::Sender<Report>, backend: BackendId, finding: Findi
 }
 
 fn describe(error: &Error) -> String {
+    if let Some(reason) = distrust(error) {
+        return reason;
+    }
     match (error.etype(), &error.context) {
         (ErrorType::HTTPStatus(status), _) => format!("status {status}"),
-        (ErrorType::ReadError | ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert, Some(context)) => {
-            context.as_str().to_owned()
-        }
+        (ErrorType::ReadError, Some(context)) => context.as_str().to_owned(),
         (other, _) => other.as_str().to_owned(),
     }
 }

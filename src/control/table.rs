@@ -66,6 +66,8 @@ struct BackendEntry {
     backend: Arc<Backend>,
     /// How it is spoken to, if over TLS.
     tls: Option<Arc<Upstream>>,
+    /// Why that failed last, as was logged; none once it went well.
+    distrust: Option<String>,
     tenant: Tenant,
     probes: Probes,
     address: Option<SocketAddr>,
@@ -185,6 +187,7 @@ impl Table {
             id: self.next_id,
             config: config.clone(),
             tls,
+            distrust: None,
             tenant: self.state.index.join(0),
             probes: Probes::new(pool.health.rise.get(), pool.health.fall.get()),
             address: None,
@@ -373,8 +376,11 @@ impl BackendEntry {
         match finding {
             Finding::Address(address) => self.address = address,
             Finding::Alive => return self.alive(state, pool),
-            Finding::Dead { is_refused, reason } => {
+            Finding::Dead { is_refused, is_distrusted, reason } => {
                 self.was_refused |= is_refused;
+                if is_distrusted {
+                    self.note_distrust(&reason, pool);
+                }
                 return self.dead(&reason, pool);
             }
             Finding::Sample(sample, now) => self.take_sample(sample, now, state, pool),
@@ -415,6 +421,7 @@ impl BackendEntry {
     }
 
     fn alive(&mut self, state: &State, pool: &Pool) -> bool {
+        self.distrust = None;
         let was_down = std::mem::take(&mut self.was_refused);
         if was_down && self.probes.health() != Health::Starting {
             // An engine that names its start time or counts is judged by them: a refused probe can have other causes.
@@ -428,6 +435,14 @@ impl BackendEntry {
             None => return was_down,
         }
         true
+    }
+
+    /// Says once why there is no TLS with it: a backend that never was healthy would wait in silence.
+    fn note_distrust(&mut self, reason: &str, pool: &Pool) {
+        if self.distrust.as_deref() != Some(reason) {
+            log::warn!("backend {} of pool {}: no TLS with it: {reason}", self.config.name, pool.name());
+            self.distrust = Some(reason.to_owned());
+        }
     }
 
     fn dead(&mut self, reason: &str, pool: &Pool) -> bool {
