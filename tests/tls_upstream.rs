@@ -1,7 +1,5 @@
 //! Backends over TLS: whom to trust, which name to expect, what to show; for requests and for all other calls.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
 mod common_control;
 mod common_tls;
 

@@ -11,6 +11,7 @@ mod health;
 mod probe;
 mod reload;
 mod settings;
+mod speaking;
 mod table;
 mod tokenizers;
 

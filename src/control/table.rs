@@ -14,6 +14,7 @@ use super::events::{self, Followed};
 use super::health::Probes;
 use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
+use super::speaking::Speaking;
 use super::tokenizers::Tokenizers;
 use crate::client::{Connections, connections};
 use crate::config;
@@ -64,10 +65,7 @@ struct BackendEntry {
     id: BackendId,
     config: config::Backend,
     backend: Arc<Backend>,
-    /// How it is spoken to, if over TLS.
-    tls: Option<Arc<Upstream>>,
-    /// Why that failed last, as was logged; none once it went well.
-    distrust: Option<String>,
+    tls: Speaking,
     tenant: Tenant,
     probes: Probes,
     address: Option<SocketAddr>,
@@ -156,7 +154,8 @@ impl Table {
             backends.push(match old.iter().position(|entry| entry.is_of(backend)) {
                 Some(at) => {
                     let mut entry = old.swap_remove(at);
-                    if entry.take_tls(backend, tls) || watching_changed {
+                    entry.config.tls.clone_from(&backend.tls);
+                    if entry.tls.take(tls) || watching_changed {
                         self.watch_anew(&mut entry, config);
                     }
                     entry
@@ -186,8 +185,7 @@ impl Table {
         BackendEntry {
             id: self.next_id,
             config: config.clone(),
-            tls,
-            distrust: None,
+            tls: Speaking::new(tls),
             tenant: self.state.index.join(0),
             probes: Probes::new(pool.health.rise.get(), pool.health.fall.get()),
             address: None,
@@ -222,7 +220,7 @@ impl Table {
             entry.events = Followed::start(sources, &entry.config.name, &self.state.events);
         }
         entry.events_problem = None;
-        let tls = entry.tls.clone();
+        let tls = entry.tls.upstream();
         let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool, tls);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
@@ -364,14 +362,6 @@ impl BackendEntry {
         self.config == config::Backend { tls: self.config.tls.clone(), ..config.clone() }
     }
 
-    /// Takes over how it is spoken to; whether that is news.
-    fn take_tls(&mut self, config: &config::Backend, tls: Option<Arc<Upstream>>) -> bool {
-        self.config.tls.clone_from(&config.tls);
-        let is_same = self.tls.as_ref().map(Arc::as_ptr) == tls.as_ref().map(Arc::as_ptr);
-        self.tls = tls;
-        !is_same
-    }
-
     fn observe(&mut self, finding: Finding, state: &State, pool: &Pool) -> bool {
         match finding {
             Finding::Address(address) => self.address = address,
@@ -379,7 +369,7 @@ impl BackendEntry {
             Finding::Dead { is_refused, is_distrusted, reason } => {
                 self.was_refused |= is_refused;
                 if is_distrusted {
-                    self.note_distrust(&reason, pool);
+                    self.tls.note_distrust(&self.config.name, pool.name(), &reason);
                 }
                 return self.dead(&reason, pool);
             }
@@ -421,7 +411,7 @@ impl BackendEntry {
     }
 
     fn alive(&mut self, state: &State, pool: &Pool) -> bool {
-        self.distrust = None;
+        self.tls.note_trust();
         let was_down = std::mem::take(&mut self.was_refused);
         if was_down && self.probes.health() != Health::Starting {
             // An engine that names its start time or counts is judged by them: a refused probe can have other causes.
@@ -435,14 +425,6 @@ impl BackendEntry {
             None => return was_down,
         }
         true
-    }
-
-    /// Says once why there is no TLS with it: a backend that never was healthy would wait in silence.
-    fn note_distrust(&mut self, reason: &str, pool: &Pool) {
-        if self.distrust.as_deref() != Some(reason) {
-            log::warn!("backend {} of pool {}: no TLS with it: {reason}", self.config.name, pool.name());
-            self.distrust = Some(reason.to_owned());
-        }
     }
 
     fn dead(&mut self, reason: &str, pool: &Pool) -> bool {
@@ -496,7 +478,7 @@ impl BackendEntry {
             backend: Arc::clone(&self.backend),
             address: self.address,
             rank: self.config.rank,
-            tls: self.tls.clone(),
+            tls: self.tls.upstream(),
             health: self.probes.health(),
             is_draining: self.is_draining,
             tenant: self.tenant,

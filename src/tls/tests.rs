@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rcgen::{CertificateParams, KeyPair, SanType, date_time_ymd};
@@ -208,6 +209,19 @@ fn peers_of_different_trust_never_share_a_connection() {
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), others.len());
+}
+
+#[tokio::test]
+async fn a_client_that_says_nothing_is_given_up_and_counted() {
+    let folder = Folder::new();
+    folder.certificate("one", &["localhost"], 2090);
+    let store = Store::start(&config(&folder.pair("one"), "")).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let accepted = store.endpoint(0).unwrap().accept(stream.into(), Duration::from_millis(20)).await;
+    assert_eq!(accepted.expect_err("nothing was said"), Outcome::TimedOut);
+    assert_eq!(store.handshakes(Outcome::TimedOut), 1);
 }
 
 // === SNI ===
