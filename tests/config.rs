@@ -296,3 +296,28 @@ fn check_tries_the_certificates_that_run_would_use() {
         assert!(text.contains(&format!("listeners[0].tls.{key}: {file}: holds no ")), "{text}");
     }
 }
+
+#[test]
+fn check_notes_what_expires_and_refuses_what_backends_could_not_be_trusted_by() {
+    let scratch = Scratch::new("tls-check");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2024, 12, 31);
+    let certificate = scratch.file("c.pem", params.self_signed(&key).unwrap().pem());
+    let (key, ca) = (scratch.file("k.pem", key.serialize_pem()), scratch.file("ca.pem", "no certificate"));
+    let check = |ca: &str| {
+        let tls = format!("{{certificate: {certificate}, key: {key}}}");
+        let pool = format!("{{name: p, tls: {{ca: {ca}}}, backends: [{{url: 'https://h:1'}}]}}");
+        let listener = format!("listeners: [{{address: 127.0.0.1:8443, tls: {tls}}}]");
+        let file = scratch.file("w.yaml", format!("{listener}\npools: [{pool}]\n"));
+        let output = Command::new(env!("CARGO_BIN_EXE_warmgate")).args(["check", "--config", &file]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = check("none");
+    assert_eq!(code, Some(0), "{text}");
+    let note = format!("note: listeners[0].tls.certificate: {certificate}: expired on 2024-12-31T00:00:00Z");
+    assert!(text.contains(&note), "{text}");
+    let (code, text) = check(&ca);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("pools[0].tls.ca: {ca}: holds no certificate in PEM form")), "{text}");
+}
