@@ -62,6 +62,8 @@ struct Loop {
     table: Table,
     tokenizers: Tokenizers,
     tls: Arc<tls::Store>,
+    /// Why renewed files were refused, as was logged; none once they were good.
+    refused_files: Option<tls::Faults>,
 }
 
 /// Starts the loop with the configuration in `state`, and publishes its first snapshot before it returns. `source` is
@@ -79,7 +81,7 @@ pub fn start(
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
     table.apply(&state.config.load(), &tokenizers, &tls);
-    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers, tls };
+    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers, tls, refused_files: None };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
 }
@@ -207,6 +209,7 @@ impl Loop {
         let tls = without_stalling(|| self.tls.load(&new))?;
         self.state.set_logging(&old.logging, &new.logging)?;
         let is_renewed = self.tls.publish(tls);
+        self.refused_files = None;
         if *old == new && !is_renewed {
             return Ok(Reloaded::Unchanged);
         }
@@ -219,13 +222,19 @@ impl Loop {
         let config = self.state.config.load_full();
         match without_stalling(|| self.tls.load(&config)) {
             Ok(loaded) => {
+                self.refused_files = None;
                 if self.tls.publish(loaded) {
                     self.table.apply(&config, &self.tokenizers, &self.tls);
                     self.publish();
                     log::info!("renewed certificates are in force");
                 }
             }
-            Err(faults) => log::error!("changed certificates are refused; those in force stay: {faults}"),
+            // They are tried again and again.
+            Err(faults) if self.refused_files.as_ref() == Some(&faults) => {}
+            Err(faults) => {
+                log::error!("changed certificates are refused; those in force stay: {faults}");
+                self.refused_files = Some(faults);
+            }
         }
     }
 

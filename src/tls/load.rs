@@ -30,6 +30,7 @@ pub(super) struct Loader<'a> {
     files: Files,
     before: Option<&'a Loaded>,
     faults: Vec<Fault>,
+    notes: Vec<Fault>,
     presented: Vec<Presented>,
 }
 
@@ -38,7 +39,7 @@ pub(super) struct Loader<'a> {
 impl<'a> Loader<'a> {
     /// What `before` has already, and is the same, is taken from there.
     pub(super) fn new(before: Option<&'a Loaded>) -> Self {
-        Self { files: Files::default(), before, faults: Vec::new(), presented: Vec::new() }
+        Self { files: Files::default(), before, faults: Vec::new(), notes: Vec::new(), presented: Vec::new() }
     }
 
     pub(super) fn load(mut self, config: &Config) -> Result<Loaded, Faults> {
@@ -72,7 +73,8 @@ impl<'a> Loader<'a> {
             self.faults.dedup();
             return Err(Faults(self.faults));
         }
-        Ok(Loaded { listeners, upstreams, presented: self.presented, stamps: self.files.stamps().clone() })
+        let (presented, notes, stamps) = (self.presented, self.notes, self.files.stamps().clone());
+        Ok(Loaded { listeners, upstreams, presented, notes, stamps })
     }
 
     /// What the files at `paths` hold, in one number; unreadable ones count as empty.
@@ -103,6 +105,7 @@ impl<'a> Loader<'a> {
         if !is_whole {
             return None;
         }
+        self.note_idle(tls, &certificates, key);
         let files = tls.certificates.iter().flat_map(|files| [&*files.certificate, &*files.key]);
         let hash = self.hash(files.chain(tls.clients.iter().map(|clients| &*clients.ca)));
         if let Some(known) = self.known_listening(tls, hash) {
@@ -111,6 +114,24 @@ impl<'a> Loader<'a> {
         let config = listener::server_config(tls, certificates, verifier);
         let config = config.map_err(|error| Fault::new(key, &tls.certificates[0].certificate, error));
         self.noted(config).map(|config| Listening { settings: tls.clone(), hash, config: Arc::new(config) })
+    }
+
+    /// Notes the certificates that no client ever gets: those before them have all their hosts, or they have none.
+    fn note_idle(&mut self, tls: &Tls, certificates: &[Certificate], key: &str) {
+        for (at, certificate) in certificates.iter().enumerate().skip(1) {
+            let kind = certificate.signer.key.algorithm();
+            let before = certificates[..at].iter().filter(|other| other.signer.key.algorithm() == kind);
+            let is_shown = |host| before.clone().all(|other| !other.hosts.contains(host));
+            if !certificate.hosts.iter().any(is_shown) {
+                let what = if certificate.hosts.is_empty() {
+                    "has no DNS name, so no client gets it"
+                } else {
+                    "has only DNS names that others before it have, so no client gets it"
+                };
+                let key = format!("{key}.certificates[{}].certificate", at - 1);
+                self.notes.push(Fault::new(&key, &tls.certificates[at].certificate, what));
+            }
+        }
     }
 
     fn known_listening(&self, tls: &Tls, hash: u128) -> Option<Listening> {

@@ -43,6 +43,8 @@ pub struct Loaded {
     pub(super) upstreams: HashMap<UpstreamTls, (u128, Arc<Upstream>)>,
     /// The certificates that are shown to others.
     pub(super) presented: Vec<Presented>,
+    /// What can be used, and may not be meant.
+    pub(super) notes: Vec<Fault>,
     pub(super) stamps: Stamps,
 }
 
@@ -144,18 +146,18 @@ impl Store {
 // === impl Loaded ===
 
 impl Loaded {
-    /// What a check of `config` alone can tell: certificates that have expired, or soon will.
+    /// What a check of `config` alone can tell: certificates that have expired, soon will, or are never shown.
     ///
     /// # Errors
     /// Every file that cannot be used.
     pub fn check(config: &Config) -> Result<Vec<String>, Faults> {
         let now = now_seconds();
         let loaded = Loader::new(None).load(config)?;
-        let notes = loaded.presented.iter().filter_map(|of| match of.validity.standing(now) {
+        let standings = loaded.presented.iter().filter_map(|of| match of.validity.standing(now) {
             Standing::Good => None,
             Standing::EndsSoon(what) | Standing::Invalid(what) => Some(Fault::new(&of.key, &of.file, what).to_string()),
         });
-        Ok(notes.collect())
+        Ok(standings.chain(loaded.notes.iter().map(Fault::to_string)).collect())
     }
 
     fn newly_invalid(&self, before: &Self) -> Vec<Fault> {
@@ -170,6 +172,7 @@ impl Loaded {
 
     fn log_standings(&self) {
         let now = now_seconds();
+        self.notes.iter().for_each(|note| log::warn!("{note}"));
         for of in &self.presented {
             match of.validity.standing(now) {
                 Standing::Good => {}

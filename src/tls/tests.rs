@@ -154,7 +154,7 @@ fn a_bad_renewal_leaves_what_is_in_force() {
 fn an_expired_certificate_is_no_reason_not_to_start_or_to_refuse_other_changes() {
     let folder = Folder::new();
     folder.certificate("old", &["localhost"], 2024);
-    folder.certificate("new", &["localhost"], 2090);
+    folder.certificate("new", &["new.example"], 2090);
     let store = Store::start(&config(&folder.pair("old"), "")).unwrap();
     let more = config(&format!("{}, certificates: [{{{}}}]", folder.pair("old"), folder.pair("new")), "");
     assert!(store.publish(store.load(&more).unwrap()));
@@ -164,6 +164,24 @@ fn an_expired_certificate_is_no_reason_not_to_start_or_to_refuse_other_changes()
         notes[0].starts_with("listeners[0].tls.certificate: ") && notes[0].contains("expired on 2024"),
         "{notes:?}"
     );
+}
+
+#[test]
+fn a_certificate_that_nobody_gets_is_noted() {
+    let folder = Folder::new();
+    folder.certificate("first", &["a.example", "b.example"], 2090);
+    folder.certificate("more", &["b.example", "c.example"], 2090);
+    folder.certificate("same", &["b.example", "a.example"], 2090);
+    folder.certificate("none", &[], 2090);
+    let others = ["more", "same", "none"].map(|name| format!("{{{}}}", folder.pair(name))).join(", ");
+    let notes = Loaded::check(&config(&format!("{}, certificates: [{others}]", folder.pair("first")), "")).unwrap();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    for (note, (at, name, why)) in
+        notes.iter().zip([(1, "same", "only DNS names that others"), (2, "none", "no DNS name")])
+    {
+        let start = format!("listeners[0].tls.certificates[{at}].certificate: {}", folder.path(name).display());
+        assert!(note.starts_with(&start) && note.contains(why), "{note}");
+    }
 }
 
 #[test]

@@ -16,6 +16,10 @@ use super::store::Store;
 /// key are written one after the other.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// Looks after which files that were refused are read again all the same: a certificate that is valid from now on is not
+/// yet by a clock that is a little slow.
+const AGAIN_LOOKS: u32 = 60;
+
 /// Tells when files differ from those that are in force. Dropping it ends the looking.
 pub(crate) struct CertificateNews(mpsc::Receiver<()>);
 
@@ -23,8 +27,9 @@ pub(crate) struct CertificateNews(mpsc::Receiver<()>);
 #[derive(Default)]
 struct Looks {
     last: Stamps,
-    /// What was told already; files that are no good are not read again until they change.
+    /// What was told already, and how many looks ago: files that are no good are not read at each.
     told: Stamps,
+    told_ago: u32,
 }
 
 // === impl CertificateNews ===
@@ -73,11 +78,16 @@ impl Looks {
             self.told = Stamps::new();
             return false;
         }
-        if !is_at_rest || self.told == self.last {
+        if !is_at_rest {
             return false;
         }
-        self.told.clone_from(&self.last);
-        true
+        self.told_ago += 1;
+        let was_told = self.told == self.last && self.told_ago < AGAIN_LOOKS;
+        if !was_told {
+            self.told.clone_from(&self.last);
+            self.told_ago = 0;
+        }
+        !was_told
     }
 }
 
@@ -100,6 +110,15 @@ mod tests {
         assert!(!looks.are_news(&stamps(1), stamps(4)));
         assert!(looks.are_news(&stamps(1), stamps(4)), "another attempt");
         assert!(!looks.are_news(&stamps(4), stamps(4)), "it is in force");
+    }
+
+    #[test]
+    fn what_was_refused_is_tried_again_after_a_while() {
+        let mut looks = Looks::default();
+        looks.are_news(&stamps(1), stamps(2));
+        assert!(looks.are_news(&stamps(1), stamps(2)));
+        let told = (0..3 * AGAIN_LOOKS).filter(|_| looks.are_news(&stamps(1), stamps(2))).count();
+        assert_eq!(told, 3);
     }
 
     #[test]
