@@ -39,7 +39,7 @@ pub(crate) enum ClientError {
     #[error("a body of more than {MAX_BODY_BYTES} bytes")]
     TooLarge,
     /// The connection failed.
-    #[error("{}", said(.0))]
+    #[error("{}", .0.etype().as_str())]
     Connection(#[from] Box<pingora_core::Error>),
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn is_ours(error: &Error) -> bool {
 }
 
 /// Why the two sides do not trust each other, if that is why a connection failed. A backend that is not trusted is found
-/// out in the handshake; with TLS 1.3 a certificate of ours that is not is found out after it.
+/// out in the handshake; with TLS 1.3 a certificate of ours that is not is found out after it. The time can be in the text.
 pub(crate) fn distrust(error: &Error) -> Option<String> {
     if matches!(error.etype(), ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert) {
         return error.context.as_ref().map(|context| context.as_str().to_owned());
@@ -81,10 +81,6 @@ pub(crate) fn distrust(error: &Error) -> Option<String> {
         rustls::Error::AlertReceived(alert) => Some(format!("the TLS alert {alert:?} from the other side")),
         _ => None,
     }
-}
-
-fn said(error: &Error) -> String {
-    distrust(error).unwrap_or_else(|| error.etype().as_str().to_owned())
 }
 
 /// New [`Connections`].

@@ -8,7 +8,7 @@ use crate::tls::Upstream;
 #[derive(Debug, Default)]
 pub(super) struct Speaking {
     upstream: Option<Arc<Upstream>>,
-    /// Why it failed last, as was logged; none once it went well.
+    /// Why it failed last, as was logged, without the numbers; none once it went well.
     distrust: Option<String>,
 }
 
@@ -32,9 +32,11 @@ impl Speaking {
 
     /// Says once why there is no TLS: a backend that never was healthy would wait in silence.
     pub(super) fn note_distrust(&mut self, backend: &str, pool: &str, reason: &str) {
-        if self.distrust.as_deref() != Some(reason) {
+        // How long ago a certificate expired is no news.
+        let kind: String = reason.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+        if self.distrust.as_ref() != Some(&kind) {
             log::warn!("backend {backend} of pool {pool}: no TLS with it: {reason}");
-            self.distrust = Some(reason.to_owned());
+            self.distrust = Some(kind);
         }
     }
 
