@@ -64,6 +64,7 @@ mod systemd;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod tls;
 pub mod tokens;
 pub mod trace;
 

@@ -209,7 +209,8 @@ fn tls_files_are_looked_at() {
     };
     let config = good(&listener(&certificate, &key, ""));
     let Protocol::Tls(tls) = &config.listeners[0].protocol else { panic!("the listener speaks TLS") };
-    assert_eq!((tls.certificate.to_str(), tls.key.to_str()), (Some(certificate.as_str()), Some(key.as_str())));
+    let files = &tls.certificates[0];
+    assert_eq!((files.certificate.to_str(), files.key.to_str()), (Some(certificate.as_str()), Some(key.as_str())));
 
     let directory = scratch.0.display().to_string();
     let said = rendered(&listener("cert.pem", &directory, ", h2c: true"));
@@ -232,7 +233,7 @@ fn a_key_that_everyone_can_read_is_noted() {
     let config = good(&text);
     for (mode, noted) in [(0o644, true), (0o640, false)] {
         fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
-        let note = format!("listeners[0].tls.key: every user can read {key}; chmod 640 or 600 it");
+        let note = format!("listeners[0].tls: every user can read {key}; chmod 640 or 600 it");
         assert_eq!(check::notes(&config).contains(&note), noted, "mode {mode:o}");
     }
 }
@@ -291,5 +292,32 @@ fn check_tries_the_certificates_that_run_would_use() {
         Command::new(env!("CARGO_BIN_EXE_warmgate")).args(["check", "--config", &file]).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("listeners[0].tls: ") && text.contains("PEM"), "{text}");
+    for (key, file) in [("certificate", &certificate), ("key", &key)] {
+        assert!(text.contains(&format!("listeners[0].tls.{key}: {file}: holds no ")), "{text}");
+    }
+}
+
+#[test]
+fn check_notes_what_expires_and_refuses_what_backends_could_not_be_trusted_by() {
+    let scratch = Scratch::new("tls-check");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2024, 12, 31);
+    let certificate = scratch.file("c.pem", params.self_signed(&key).unwrap().pem());
+    let (key, ca) = (scratch.file("k.pem", key.serialize_pem()), scratch.file("ca.pem", "no certificate"));
+    let check = |ca: &str| {
+        let tls = format!("{{certificate: {certificate}, key: {key}}}");
+        let pool = format!("{{name: p, tls: {{ca: {ca}}}, backends: [{{url: 'https://h:1'}}]}}");
+        let listener = format!("listeners: [{{address: 127.0.0.1:8443, tls: {tls}}}]");
+        let file = scratch.file("w.yaml", format!("{listener}\npools: [{pool}]\n"));
+        let output = Command::new(env!("CARGO_BIN_EXE_warmgate")).args(["check", "--config", &file]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = check("none");
+    assert_eq!(code, Some(0), "{text}");
+    let note = format!("note: listeners[0].tls.certificate: {certificate}: expired on 2024-12-31T00:00:00Z");
+    assert!(text.contains(&note), "{text}");
+    let (code, text) = check(&ca);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("pools[0].tls.ca: {ca}: holds no certificate in PEM form")), "{text}");
 }

@@ -1,6 +1,7 @@
 //! The operators' listener: metrics, readiness, what is known of backends, drain and reload.
 
 mod backends;
+mod certificates;
 mod events;
 mod explain;
 mod gauges;
@@ -21,6 +22,7 @@ use crate::proxy::body::{self, BodyLimits};
 use crate::state::State;
 use crate::time;
 
+pub use certificates::Certificates;
 pub use events::Events;
 pub use gauges::Gauges;
 pub use shadows::Shadows;

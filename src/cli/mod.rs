@@ -16,6 +16,7 @@ use crate::demo::{self, DemoArgs};
 use crate::server;
 use crate::sim::EngineArgs;
 use crate::simulate::{self, SimulateArgs};
+use crate::tls;
 
 /// A load balancer for LLM inference fleets: it sends each request to the backend that already holds the prompt's
 /// prefix in its KV cache, unless waiting there costs more than recomputing.
@@ -86,15 +87,20 @@ fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    if let Err((place, error)) = server::check(&config) {
-        output::print(format_args!("{name}: listeners[{place}].tls: {error}"))?;
-        return Ok(ExitCode::FAILURE);
-    }
+    let notes = match tls::Loaded::check(&config) {
+        Ok(notes) => notes,
+        Err(faults) => {
+            let lines: Vec<_> = faults.0.iter().map(|fault| format!("{name}: {fault}")).collect();
+            output::print(lines.join("\n"))?;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
     if let Err(error) = control::check_tokenizers(&config) {
         output::print(format_args!("{name}: {error}"))?;
         return Ok(ExitCode::FAILURE);
     }
-    output::print(config::check::render(&name, &config))?;
+    let notes = notes.iter().map(|note| format!("\n{name}: note: {note}"));
+    output::print(config::check::render(&name, &config) + &notes.collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }
 

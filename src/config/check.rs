@@ -1,7 +1,7 @@
 //! What `warmgate check` says of a configuration that is right: its size, and what is worth a second look.
 
 use super::problem::counted;
-use super::{BackendUrl, Config, Host, Listener, Pool, Protocol};
+use super::{Backend, BackendUrl, Config, Host, Listener, Pool, Protocol, Scheme, Verify};
 use std::path::Path;
 
 /// One line that `origin` is good, and a line for each of [`notes`].
@@ -26,11 +26,9 @@ pub fn notes(config: &Config) -> Vec<String> {
         if listener.address.port() == 0 {
             notes.push(format!("listeners[{at}].address: port 0: the system chooses another one at each start"));
         }
-        if let Protocol::Tls(tls) = &listener.protocol
-            && others_can_read(&tls.key)
-        {
-            let path = tls.key.display();
-            notes.push(format!("listeners[{at}].tls.key: every user can read {path}; chmod 640 or 600 it"));
+        if let Protocol::Tls(tls) = &listener.protocol {
+            let keys = tls.certificates.iter().map(|files| &files.key).filter(|key| others_can_read(key));
+            notes.extend(keys.map(|key| format!("listeners[{at}].tls: {}", open_key(key))));
         }
     }
     if !config.admin.address.ip().is_loopback() {
@@ -64,11 +62,28 @@ fn pool_notes(pool: &Pool, listeners: &[Listener]) -> Vec<String> {
         ));
     }
     for backend in &pool.backends {
+        notes.extend(tls_notes(backend).map(|note| format!("pool {}: {}: {note}", pool.name, backend.name)));
         if listeners.iter().any(|listener| is_same_place(listener, &backend.url)) {
             notes.push(format!("pool {}: {} is a listener of warmgate itself: a loop", pool.name, backend.url));
         }
     }
     notes
+}
+
+fn tls_notes(backend: &Backend) -> impl Iterator<Item = String> {
+    let unchecked = match backend.tls.verify {
+        _ if backend.url.scheme == Scheme::Http => None,
+        Verify::Full => None,
+        Verify::InsecureAnyName => Some("tls.verify: any backend with a certificate of its CA can stand in for it"),
+        Verify::InsecureAnything => Some("tls.verify: whoever answers there is believed, and reads all prompts"),
+    };
+    let client = backend.tls.client.as_ref().filter(|files| others_can_read(&files.key));
+    let key = client.map(|files| format!("tls.client_key: {}", open_key(&files.key)));
+    unchecked.map(str::to_owned).into_iter().chain(key)
+}
+
+fn open_key(path: &Path) -> String {
+    format!("every user can read {}; chmod 640 or 600 it", path.display())
 }
 
 fn is_same_place(listener: &Listener, url: &BackendUrl) -> bool {

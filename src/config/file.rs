@@ -8,11 +8,12 @@ use super::apart::is_rotated_with;
 use super::exact;
 use super::problem::Found;
 use super::reader::{Key, Place, Reader, Section};
+use super::tls;
 use super::tree::Item;
 use super::values as kind;
 use super::{
     AccessLog, Admin, Backend, BlockTrace, Config, Ejection, Engine, Health, Limits, Listener, Locality, Logging,
-    Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, Tls,
+    Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, UpstreamTls,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -83,11 +84,7 @@ fn root(file: &mut Section<'_, '_>) -> Config {
 
 fn listener(section: &mut Section<'_, '_>, addresses: &mut Vec<(Place, SocketAddr)>) -> Option<Listener> {
     let address = section.required("address", kind::address());
-    let tls = section.optional_section("tls", |tls| {
-        let certificate = tls.required("certificate", kind::readable_file());
-        let key = tls.required("key", kind::readable_file());
-        Some(Tls { certificate: certificate?, key: key? })
-    });
+    let tls = section.optional_section("tls", tls::listener);
     let is_h2c = section.value("h2c", kind::flag(), false);
     let address = address?;
     addresses.push((section.place_of("address"), address));
@@ -216,6 +213,7 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
     }
     let models = models(section);
     let engine = section.value("engine", kind::choice(), Engine::Generic);
+    let tls = section.optional_section("tls", |tls| tls::upstream(tls, &UpstreamTls::default())).unwrap_or_default();
     let pool = Pool {
         models,
         engine,
@@ -234,7 +232,8 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         ejection: section.section("ejection", ejection),
         timeouts: section.section("timeouts", timeouts),
         keepalive_idle: section.value("keepalive_idle", kind::duration(millis(100), HOUR), secs(4)),
-        backends: backends(section),
+        backends: backends(section, &tls),
+        tls,
         name: name.unwrap_or_default(),
     };
     if pool.kv_tokens < pool.block_tokens {
@@ -310,18 +309,19 @@ fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
     }
 }
 
-fn backends(pool: &mut Section<'_, '_>) -> Vec<Backend> {
+fn backends(pool: &mut Section<'_, '_>, usual_tls: &UpstreamTls) -> Vec<Backend> {
     let scope = pool.path().to_owned();
     let backends = pool.sections("backends", (0, MAX_BACKENDS), "- url: http://10.0.0.7:8000", |section| {
         let url = section.required("url", kind::url());
         let name = section.optional("name", kind::word(256, "_.:[]-"));
         let ranks = exact::ranks(section);
         let kv_events = section.optional_section("kv_events", |events| exact::event_endpoint(events, ranks));
+        let tls = tls::of_backend(section, url.as_ref(), usual_tls);
         let url = url?;
         let is_first = section.claim(&section.place_of("url"), &format!("{scope} url"), &url.to_string());
         // A repeated url without a name repeats the name as well, which is not worth a second problem.
         let claims_name = is_first || name.is_some();
-        let backend = Backend { name: name.unwrap_or_else(|| url.authority()), url, rank: None, kv_events };
+        let backend = Backend { name: name.unwrap_or_else(|| url.authority()), url, rank: None, kv_events, tls };
         let backends = exact::by_rank(backend, ranks);
         for events in backends.iter().filter_map(|backend| backend.kv_events.as_ref()) {
             section.claim(&section.place_of("kv_events"), &format!("{scope} kv_events.endpoint"), &events.endpoint);

@@ -14,6 +14,7 @@ mod file;
 mod problem;
 mod reader;
 mod sections;
+mod tls;
 mod tree;
 mod url;
 mod values;
@@ -23,8 +24,9 @@ mod tests;
 
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
-    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, KvEvents, Limits, Listener,
-    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Secret, Server, Timeouts, Tls, Tokenizer,
+    AccessLog, Admin, Backend, BlockTrace, CertificateFiles, Choice, ClientCertificates, Ejection, Engine,
+    EventEndpoint, Health, KvEvents, Limits, Listener, Locality, Logging, Metrics, Policy, Pool, Protocol, Retry,
+    Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer, UpstreamTls, Verify,
 };
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 
@@ -79,9 +81,10 @@ pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
 
 /// The keys that differ between the two and cannot be changed in a running process; empty when `new` can be applied.
 pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    // The order of listeners means nothing, and no two have the same address.
+    // The order of listeners means nothing, and what their TLS is like can change.
+    let places = |config: &Config, place| config.listeners.iter().filter(|other| other.place() == place).count();
     let same_listeners = old.listeners.len() == new.listeners.len()
-        && old.listeners.iter().all(|listener| new.listeners.contains(listener));
+        && old.listeners.iter().all(|listener| places(old, listener.place()) == places(new, listener.place()));
     let changes = [
         // Sockets are bound, and Pingora's services and runtimes sized, before it runs.
         ("listeners", !same_listeners),

@@ -185,6 +185,21 @@ impl<'t> Section<'_, 't> {
         items.into_iter().filter_map(&mut section).collect()
     }
 
+    /// The same for a list that may be left out.
+    pub(super) fn optional_sections<T>(
+        &mut self,
+        key: &'static str,
+        bounds: (usize, usize),
+        example: &str,
+        read: impl FnMut(&mut Section<'_, '_>) -> Option<T>,
+    ) -> Vec<T> {
+        if self.reader.listing.is_none() && !self.has(key) {
+            self.known.push(key);
+            return Vec::new();
+        }
+        self.sections(key, bounds, example, read)
+    }
+
     /// The values of the list `key` with their places; `None` where the file does not give the list.
     pub(super) fn values<T: 'static>(
         &mut self,

@@ -2,8 +2,11 @@
 //! `conf/example.yaml`, where a test compares them with it.
 
 mod exact;
+mod tls;
 
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
+pub use tls::{CertificateFiles, ClientCertificates, Tls, TlsVersion, UpstreamTls, Verify};
+pub(super) use tls::{ClientsShow, MAX_CERTIFICATES};
 
 use super::url::BackendUrl;
 use http::HeaderName;
@@ -42,15 +45,6 @@ pub enum Protocol {
     Tls(Tls),
     /// HTTP/2 without TLS (`h2c: true`).
     H2c,
-}
-
-/// What a listener proves itself with; PEM files that could be read when the configuration was checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// The certificate, followed by those that link it to a root.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
 }
 
 /// The operators' listener: metrics, readiness, drain, reload. It asks for no password.
@@ -185,6 +179,8 @@ pub struct Pool {
     pub api_key: Option<Secret>,
     /// How prompts become token ids; none, in the file no such section, cuts them by bytes.
     pub tokenizer: Option<Tokenizer>,
+    /// How its backends with https urls are spoken to, unless they say otherwise.
+    pub tls: UpstreamTls,
     /// What its engines tell of their caches.
     pub kv_events: KvEvents,
     /// Probes.
@@ -298,6 +294,17 @@ pub struct Backend {
     pub rank: Option<u32>,
     /// Where it publishes KV events; `None`, in the file no such section, asks the engine.
     pub kv_events: Option<EventEndpoint>,
+    /// How it is spoken to if its url is https; as the pool's `tls` where it has no such section of its own.
+    pub tls: UpstreamTls,
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// What cannot change about it while its socket is open: its address, and which protocol is spoken there.
+    pub fn place(&self) -> (SocketAddr, std::mem::Discriminant<Protocol>) {
+        (self.address, std::mem::discriminant(&self.protocol))
+    }
 }
 
 // === impl Choice ===

@@ -3,7 +3,7 @@
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
 use super::tree::Node;
-use super::{AccessLog, Choice, Secret, url::BackendUrl};
+use super::{AccessLog, Choice, Host, Secret, TlsVersion, url::BackendUrl};
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -245,6 +245,43 @@ pub(super) fn readable_file() -> Kind<PathBuf> {
         let path = path.read(node)?;
         readable(&path).map_err(|error| format!("cannot read it: {error}"))?;
         Ok(path)
+    })
+}
+
+/// The same; `none` is `None`.
+pub(super) fn readable_file_or_none() -> Kind<Option<PathBuf>> {
+    let path = readable_file();
+    Kind::new(format!("none, or {}", path.right), move |node| match node {
+        Node::Text(text) if text == "none" => Ok(None),
+        _ => path.read(node).map(Some),
+    })
+}
+
+/// The name of a machine, or its address; `none` is `None`.
+pub(super) fn host_or_none() -> Kind<Option<String>> {
+    Kind::text("none, or a host name or IP address", |text| match text {
+        "none" => Ok(None),
+        // As in a url, where an IPv6 address has brackets.
+        text if text.contains(':') => {
+            text.parse::<std::net::Ipv6Addr>().map(|ip| Some(ip.to_string())).map_err(|_| String::new())
+        }
+        text => text.parse::<Host>().map(|host| Some(host.to_string())).map_err(|_| String::new()),
+    })
+}
+
+/// A version of TLS, in quotes or not.
+pub(super) fn tls_version() -> Kind<TlsVersion> {
+    Kind::new("one of 1.2, 1.3", |node| {
+        let text = match node {
+            Node::Text(text) => text.clone(),
+            Node::Real(number) => number.to_string(),
+            _ => String::new(),
+        };
+        match text.as_str() {
+            "1.2" => Ok(TlsVersion::V1_2),
+            "1.3" => Ok(TlsVersion::V1_3),
+            _ => Err(String::new()),
+        }
     })
 }
 

@@ -11,6 +11,7 @@ mod health;
 mod probe;
 mod reload;
 mod settings;
+mod speaking;
 mod table;
 mod tokenizers;
 
@@ -27,6 +28,7 @@ pub use tokenizers::{TokenizerError, check_tokenizers};
 
 use crate::config::Config;
 use crate::state::State;
+use crate::tls::{self, CertificateNews};
 use crate::{systemd, time, without_stalling};
 use probe::Report;
 use reload::{FileNews, Source};
@@ -59,20 +61,27 @@ struct Loop {
     source: Option<Source>,
     table: Table,
     tokenizers: Tokenizers,
+    tls: Arc<tls::Store>,
+    /// Why renewed files were refused, as was logged; none once they were good.
+    refused_files: Option<tls::Faults>,
 }
 
 /// Starts the loop with the configuration in `state`, and publishes its first snapshot before it returns. `source` is
-/// the file that reloads read.
+/// the file that reloads read, `tls` what listeners use.
 ///
 /// # Errors
 /// [`TokenizerError`] if the configuration names a tokenizer that cannot be used.
-pub fn start(state: Arc<State>, source: Option<PathBuf>) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
+pub fn start(
+    state: Arc<State>,
+    source: Option<PathBuf>,
+    tls: Arc<tls::Store>,
+) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
     let (reports, incoming) = mpsc::channel(REPORT_QUEUE);
     let (handle, commands) = mpsc::channel(16);
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
-    table.apply(&state.config.load(), &tokenizers);
-    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers };
+    table.apply(&state.config.load(), &tokenizers, &tls);
+    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers, tls, refused_files: None };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
 }
@@ -117,6 +126,7 @@ impl Loop {
     /// Runs until every [`Handle`] is dropped.
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut reports: mpsc::Receiver<Report>) {
         let mut news = FileNews::of(self.source.as_ref());
+        let mut certificates = CertificateNews::of(Arc::clone(&self.tls));
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -127,6 +137,7 @@ impl Loop {
                 },
                 Some(report) = reports.recv() => self.observe(report, &mut reports),
                 () = news.next() => self.follow_file(),
+                () = certificates.next() => self.renew(),
                 _ = tick.tick() => self.table.tick(time::now()),
             }
         }
@@ -195,19 +206,43 @@ impl Loop {
         let new = source.read()?;
         reload::check(&old, &new)?;
         let tokenizers = without_stalling(|| self.tokenizers.load(&new))?;
+        let tls = without_stalling(|| self.tls.load(&new))?;
         self.state.set_logging(&old.logging, &new.logging)?;
-        if *old == new {
+        let is_renewed = self.tls.publish(tls);
+        self.refused_files = None;
+        if *old == new && !is_renewed {
             return Ok(Reloaded::Unchanged);
         }
         self.apply(new, tokenizers);
         Ok(Reloaded::Applied)
     }
 
+    /// Takes over files of TLS that were renewed while the configuration stays what it is.
+    fn renew(&mut self) {
+        let config = self.state.config.load_full();
+        match without_stalling(|| self.tls.load(&config)) {
+            Ok(loaded) => {
+                self.refused_files = None;
+                if self.tls.publish(loaded) {
+                    self.table.apply(&config, &self.tokenizers, &self.tls);
+                    self.publish();
+                    log::info!("renewed certificates are in force");
+                }
+            }
+            // They are tried again and again.
+            Err(faults) if self.refused_files.as_ref() == Some(&faults) => {}
+            Err(faults) => {
+                log::error!("changed certificates are refused; those in force stay: {faults}");
+                self.refused_files = Some(faults);
+            }
+        }
+    }
+
     fn apply(&mut self, config: Config, tokenizers: Tokenizers) {
         self.tokenizers = tokenizers;
         self.state.set_bounds(&config);
         self.state.config.store(Arc::new(config));
-        self.table.apply(&self.state.config.load(), &self.tokenizers);
+        self.table.apply(&self.state.config.load(), &self.tokenizers, &self.tls);
         self.publish();
         log::info!("the configuration was reloaded");
     }

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::TokenizerError;
 use crate::config::{self, Config, Problems};
 use crate::state::LogError;
+use crate::tls;
 
 /// How long a file must be left alone before it is read: editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -47,6 +48,9 @@ pub enum Refused {
     /// A tokenizer that it names cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// Files of TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::Faults),
 }
 
 /// The configuration file.

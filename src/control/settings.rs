@@ -12,6 +12,7 @@ use crate::pool::{
     Timeouts,
 };
 use crate::time::Moment;
+use crate::tls::{self, Upstream};
 
 pub(super) fn origin(url: &config::BackendUrl) -> Origin {
     let host = match &url.host {
@@ -21,17 +22,25 @@ pub(super) fn origin(url: &config::BackendUrl) -> Origin {
     Origin { is_tls: url.scheme == config::Scheme::Https, host: host.into(), port: url.port.get() }
 }
 
+/// How a backend is spoken to; none if it is not over TLS.
+pub(super) fn tls(backend: &config::Backend, store: &tls::Store) -> Option<Arc<Upstream>> {
+    let is_tls = backend.url.scheme == config::Scheme::Https;
+    is_tls.then(|| store.upstream(&backend.tls)).flatten()
+}
+
 pub(super) fn watched(
     id: BackendId,
     connections: &Connections,
     backend: &Backend,
     config: &config::Backend,
     pool: &config::Pool,
+    tls: Option<Arc<Upstream>>,
 ) -> Watched {
     Watched {
         id,
         connections: Arc::clone(connections),
         origin: backend.origin().clone(),
+        tls,
         health: pool.health.clone(),
         metrics: pool.metrics.clone(),
         api_key: pool.api_key.clone(),

@@ -14,6 +14,7 @@ use super::events::{self, Followed};
 use super::health::Probes;
 use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
+use super::speaking::Speaking;
 use super::tokenizers::Tokenizers;
 use crate::client::{Connections, connections};
 use crate::config;
@@ -27,6 +28,7 @@ use crate::prefix::Scale;
 use crate::shadow::{Shadow, ShadowBackend};
 use crate::state::State;
 use crate::time::Moment;
+use crate::tls::{self, Upstream};
 use crate::tokens;
 
 /// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default).
@@ -63,6 +65,7 @@ struct BackendEntry {
     id: BackendId,
     config: config::Backend,
     backend: Arc<Backend>,
+    tls: Speaking,
     tenant: Tenant,
     probes: Probes,
     address: Option<SocketAddr>,
@@ -98,12 +101,12 @@ impl Table {
     }
 
     /// Makes the table what `config` says. Backends that stay keep all that is known of them.
-    pub(super) fn apply(&mut self, config: &config::Config, tokenizers: &Tokenizers) {
+    pub(super) fn apply(&mut self, config: &config::Config, tokenizers: &Tokenizers, tls: &tls::Store) {
         let mut old: HashMap<String, PoolEntry> =
             self.pools.drain(..).map(|pool| (pool.config.name.clone(), pool)).collect();
         for pool in &config.pools {
             let kept = old.remove(&pool.name);
-            let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token);
+            let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token, tls);
             if pool.kv_events.enabled && pool.tokenizer.is_none() {
                 log::warn!(
                     "pool {}: kv_events without a tokenizer: only prompts of token ids can be looked up in them",
@@ -121,7 +124,13 @@ impl Table {
         self.state.shadows.store(Arc::new(shadows.collect()));
     }
 
-    fn pool_entry(&mut self, config: &config::Pool, kept: Option<PoolEntry>, bytes_per_token: f64) -> PoolEntry {
+    fn pool_entry(
+        &mut self,
+        config: &config::Pool,
+        kept: Option<PoolEntry>,
+        bytes_per_token: f64,
+        tls: &tls::Store,
+    ) -> PoolEntry {
         let (pool, shadow, mut old, watching_changed) = match kept {
             Some(kept) => {
                 let has_changed = kept.config.health != config.health
@@ -141,15 +150,17 @@ impl Table {
         let shadow = config.shadow.then(|| shadow.unwrap_or_else(new_shadow));
         let mut backends = Vec::with_capacity(config.backends.len());
         for backend in &config.backends {
-            backends.push(match old.iter().position(|entry| entry.config == *backend) {
+            let tls = settings::tls(backend, tls);
+            backends.push(match old.iter().position(|entry| entry.is_of(backend)) {
                 Some(at) => {
                     let mut entry = old.swap_remove(at);
-                    if watching_changed {
+                    entry.config.tls.clone_from(&backend.tls);
+                    if entry.tls.take(tls) || watching_changed {
                         self.watch_anew(&mut entry, config);
                     }
                     entry
                 }
-                None => self.backend_entry(backend, config),
+                None => self.backend_entry(backend, config, tls),
             });
         }
         self.remove(&pool, old);
@@ -160,15 +171,21 @@ impl Table {
         entry
     }
 
-    fn backend_entry(&mut self, config: &config::Backend, pool: &config::Pool) -> BackendEntry {
+    fn backend_entry(
+        &mut self,
+        config: &config::Backend,
+        pool: &config::Pool,
+        tls: Option<Arc<Upstream>>,
+    ) -> BackendEntry {
         self.next_id += 1;
         let backend = Backend::new(&*config.name, settings::origin(&config.url));
         let labels = BackendLabels { pool: pool.name.as_str().into(), backend: Arc::clone(backend.name()) };
         self.state.metrics.introduce_backend(&labels);
-        let watched = settings::watched(self.next_id, &self.connections, &backend, config, pool);
+        let watched = settings::watched(self.next_id, &self.connections, &backend, config, pool, tls.clone());
         BackendEntry {
             id: self.next_id,
             config: config.clone(),
+            tls: Speaking::new(tls),
             tenant: self.state.index.join(0),
             probes: Probes::new(pool.health.rise.get(), pool.health.fall.get()),
             address: None,
@@ -203,7 +220,8 @@ impl Table {
             entry.events = Followed::start(sources, &entry.config.name, &self.state.events);
         }
         entry.events_problem = None;
-        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool);
+        let tls = entry.tls.upstream();
+        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool, tls);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
 
@@ -339,12 +357,20 @@ impl PoolEntry {
 // === impl BackendEntry ===
 
 impl BackendEntry {
+    /// Whether it is the backend of `config`, however that is spoken to.
+    fn is_of(&self, config: &config::Backend) -> bool {
+        self.config == config::Backend { tls: self.config.tls.clone(), ..config.clone() }
+    }
+
     fn observe(&mut self, finding: Finding, state: &State, pool: &Pool) -> bool {
         match finding {
             Finding::Address(address) => self.address = address,
             Finding::Alive => return self.alive(state, pool),
-            Finding::Dead { is_refused, reason } => {
+            Finding::Dead { is_refused, is_distrusted, reason } => {
                 self.was_refused |= is_refused;
+                if is_distrusted {
+                    self.tls.note_distrust(&self.config.name, pool.name(), &reason);
+                }
                 return self.dead(&reason, pool);
             }
             Finding::Sample(sample, now) => self.take_sample(sample, now, state, pool),
@@ -385,6 +411,7 @@ impl BackendEntry {
     }
 
     fn alive(&mut self, state: &State, pool: &Pool) -> bool {
+        self.tls.note_trust();
         let was_down = std::mem::take(&mut self.was_refused);
         if was_down && self.probes.health() != Health::Starting {
             // An engine that names its start time or counts is judged by them: a refused probe can have other causes.
@@ -451,6 +478,7 @@ impl BackendEntry {
             backend: Arc::clone(&self.backend),
             address: self.address,
             rank: self.config.rank,
+            tls: self.tls.upstream(),
             health: self.probes.health(),
             is_draining: self.is_draining,
             tenant: self.tenant,

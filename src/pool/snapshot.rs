@@ -19,6 +19,7 @@ use super::{
 };
 use crate::locality::{ExactTenant, Tenant};
 use crate::time::Moment;
+use crate::tls::Upstream;
 use crate::tokens;
 
 /// Sizes of block for which prompts are cut anew: engines of one model have one, or a few in the course of a change.
@@ -84,6 +85,8 @@ pub struct BackendSnapshot {
     pub address: Option<SocketAddr>,
     /// The data-parallel rank of its engine that it stands for, if the engine has several.
     pub rank: Option<u32>,
+    /// How it is spoken to, if over TLS.
+    pub tls: Option<Arc<Upstream>>,
     /// What the active probes say.
     pub health: Health,
     /// Whether it takes no new requests, by reload or by the operator.
@@ -264,6 +267,7 @@ impl BackendSnapshot {
             backend,
             address: None,
             rank: None,
+            tls: None,
             health: Health::Starting,
             is_draining: false,
             tenant,

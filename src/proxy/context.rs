@@ -56,6 +56,8 @@ pub struct RequestContext {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) client: Option<SocketAddr>,
+    /// What its certificate says that it is, if it has shown one.
+    pub(super) client_certificate: Option<String>,
     pub(super) method: Method,
     /// Cut, as the log shows it.
     pub(super) path: String,

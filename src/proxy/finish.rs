@@ -132,6 +132,7 @@ fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRe
         time: humantime::format_rfc3339_millis(std::time::SystemTime::now()).to_string(),
         request_id: &ctx.request_id,
         client: ctx.seen.client,
+        client_certificate: ctx.seen.client_certificate.as_deref(),
         method: shortened(ctx.seen.method.as_str(), MAX_METHOD_BYTES),
         path: &ctx.seen.path,
         model: plan.and_then(|plan| plan.model.as_deref()).map(|model| shortened(model, MAX_MODEL_BYTES)),

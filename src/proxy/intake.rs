@@ -9,6 +9,7 @@ use super::finish::shortened;
 use super::{Reject, body, models, plan};
 use crate::state::State;
 use crate::time;
+use crate::tls::client_identity;
 
 /// Longest path that is logged.
 const MAX_PATH_BYTES: usize = 256;
@@ -104,7 +105,9 @@ fn request_id(session: &Session) -> String {
 
 fn seen(session: &Session) -> Seen {
     let header = session.req_header();
+    let digest = session.as_downstream().digest().and_then(|digest| digest.ssl_digest.as_deref());
     Seen {
+        client_certificate: digest.and_then(|digest| client_identity(digest)).map(str::to_owned),
         client: session.client_addr().and_then(|address| address.as_inet().copied()),
         method: header.method.clone(),
         path: shortened(header.uri.path(), MAX_PATH_BYTES).to_owned(),

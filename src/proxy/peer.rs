@@ -130,9 +130,12 @@ fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Pre
 
 fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
     let pool = route.pool();
-    let BackendSnapshot { backend, address, .. } = &pool.backends[index];
+    let BackendSnapshot { backend, address, tls, .. } = &pool.backends[index];
     let origin = backend.origin();
     let mut peer = HttpPeer::new((*address)?, origin.is_tls, origin.host.to_string());
+    if let Some(tls) = tls {
+        tls.prepare(&mut peer);
+    }
     let (options, timeouts) = (&mut peer.options, pool.timeouts);
     options.connection_timeout = Some(timeouts.connect);
     options.total_connection_timeout = Some(timeouts.connect);

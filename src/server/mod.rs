@@ -4,7 +4,6 @@ mod door;
 pub mod listen;
 mod run;
 mod signals;
-mod tls;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,13 +20,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 pub use run::run;
-pub use tls::TlsError;
 
-use crate::admin::{Admin, Events, Gauges, Shadows};
+use crate::admin::{Admin, Certificates, Events, Gauges, Shadows};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
 use crate::proxy::Gateway;
 use crate::state::{LogError, State};
+use crate::tls::{self, Endpoint};
 use door::Door;
 use listen::Listener;
 
@@ -60,9 +59,9 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// A listener's certificate cannot be used.
+    /// Files of TLS cannot be used.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] tls::Faults),
     /// The access log or the block trace cannot be opened.
     #[error("a log cannot be used; its folder has to exist, and this user has to be able to write there")]
     Log(#[from] LogError),
@@ -72,19 +71,6 @@ pub enum StartError {
     /// The system refused something else.
     #[error("cannot start")]
     System(#[source] io::Error),
-}
-
-/// What of `config` can be tried without serving: that every listener's certificate can be used with its key.
-///
-/// # Errors
-/// The listener's place in the configuration, and what is wrong.
-pub fn check(config: &Config) -> Result<(), (usize, TlsError)> {
-    for (place, listener) in config.listeners.iter().enumerate() {
-        if let Protocol::Tls(tls) = &listener.protocol {
-            tls::acceptor(&tls.certificate, &tls.key).map_err(|error| (place, error))?;
-        }
-    }
-    Ok(())
 }
 
 /// A process that serves. It goes on until [`Server::stop`]; dropping it ends its listeners.
@@ -109,14 +95,11 @@ impl Server {
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub async fn start(config: Config, source: Option<PathBuf>) -> Result<Self, StartError> {
+        let tls = Arc::new(tls::Store::start(&config)?);
         let mut bound = Vec::with_capacity(config.listeners.len());
-        for listener in &config.listeners {
-            let tls = match &listener.protocol {
-                Protocol::Tls(tls) => Some(tls::acceptor(&tls.certificate, &tls.key)?),
-                Protocol::Http | Protocol::H2c => None,
-            };
+        for (at, listener) in config.listeners.iter().enumerate() {
             let is_h2c = listener.protocol == Protocol::H2c;
-            let socket = bind(listener.address, tls).await?;
+            let socket = bind(listener.address, tls.endpoint(at)).await?;
             bound.push((if is_h2c { socket.awaiting_preface() } else { socket }, is_h2c));
         }
         let admin = bind(config.admin.address, None).await?;
@@ -124,7 +107,8 @@ impl Server {
         state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Events::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Shadows::new(Arc::clone(&state))));
-        let (control, _) = control::start(Arc::clone(&state), source)?;
+        state.metrics.add_collector(Box::new(Certificates::new(Arc::clone(&tls))));
+        let (control, _) = control::start(Arc::clone(&state), source, tls)?;
         Self::serve(state, control, bound, admin).map_err(StartError::System)
     }
 
@@ -195,10 +179,7 @@ impl Server {
     }
 }
 
-async fn bind(
-    address: SocketAddr,
-    tls: Option<Arc<pingora_core::listeners::tls::Acceptor>>,
-) -> Result<Listener, StartError> {
+async fn bind(address: SocketAddr, tls: Option<Arc<Endpoint>>) -> Result<Listener, StartError> {
     Listener::bind(address, tls).await.map_err(|source| StartError::Bind { address, source })
 }
 

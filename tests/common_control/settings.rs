@@ -21,6 +21,8 @@ pub struct Settings {
     pub ejection: String,
     pub timeouts: String,
     pub backends: Vec<(String, SocketAddr)>,
+    /// `http` or `https`.
+    pub scheme: &'static str,
     /// More pools, each a line `- {...}`.
     pub more_pools: Vec<String>,
 }
@@ -42,6 +44,7 @@ impl Settings {
             ejection: "{failures: 3, base: 1h, max: 1h, stuck_after: 1h}".into(),
             timeouts: "{connect: 5s}".into(),
             backends,
+            scheme: "http",
             more_pools: Vec::new(),
         }
     }
@@ -78,8 +81,11 @@ impl fmt::Display for Settings {
         writeln!(f, "retry: {}", self.retry)?;
         writeln!(f, "logging: {}", self.logging)?;
         writeln!(f, "pools:")?;
-        let backends: Vec<String> =
-            self.backends.iter().map(|(name, at)| format!("{{name: '{name}', url: 'http://{at}'}}")).collect();
+        let backends: Vec<String> = self
+            .backends
+            .iter()
+            .map(|(name, at)| format!("{{name: '{name}', url: '{}://{at}'}}", self.scheme))
+            .collect();
         write!(f, "  - {{name: main, {}, health: {}, metrics: {}", self.pool, self.health, self.metrics)?;
         write!(f, ", ejection: {}, timeouts: {}", self.ejection, self.timeouts)?;
         writeln!(f, ", backends: [{}]}}", backends.join(", "))?;
