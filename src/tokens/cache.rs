@@ -107,8 +107,8 @@ impl TextCache {
         Self { of_segments, of_parts, max_bytes, state: Mutex::new(State { entries, bytes: 0 }) }
     }
 
-    pub(super) fn key(&self, text: &str) -> Key {
-        Key(xxh3_128_with_secret(text.as_bytes(), &self.of_segments))
+    pub(super) fn key(&self, text: &[u8]) -> Key {
+        Key(xxh3_128_with_secret(text, &self.of_segments))
     }
 
     pub(super) fn ids(&self, key: Key) -> Option<Ids> {

@@ -84,13 +84,14 @@ impl Encoder {
         self.added.get(token).copied()
     }
 
-    /// The ids of a text, from its segments.
+    /// The ids of a text in UTF-8, from its segments.
     ///
     /// # Errors
-    /// [`NotTokenized::TimedOut`] soon after `stop` is set, [`NotTokenized::Failed`] if the tokenizer fails.
+    /// [`NotTokenized::TimedOut`] soon after `stop` is set, [`NotTokenized::Failed`] if the tokenizer fails or the text is not
+    /// UTF-8.
     pub(super) fn encode(
         &self,
-        text: &str,
+        text: &[u8],
         add_special_tokens: bool,
         cache: &TextCache,
         stop: &Stop,
@@ -99,7 +100,7 @@ impl Encoder {
         let mut ids = TokenIds::default();
         ids.push(ends(&self.prefix), None);
         // With special tokens or without, the same texts give other blocks.
-        let mut key = cache.key(if add_special_tokens { "special" } else { "plain" });
+        let mut key = cache.key(if add_special_tokens { b"special".as_slice() } else { b"plain" });
         let mut fresh = Vec::new();
         let mut cuts = Segments::new(self, text);
         loop {
@@ -155,10 +156,11 @@ impl Encoder {
 
     #[cfg(test)]
     pub(super) fn segments<'a>(&'a self, text: &'a str) -> Vec<&'a str> {
-        Segments::new(self, text).collect()
+        Segments::new(self, text.as_bytes()).map(|segment| str::from_utf8(segment).unwrap()).collect()
     }
 
-    fn tokenize(&self, text: &str, out: &mut Vec<PipelineToken>) -> Result<(), NotTokenized> {
+    fn tokenize(&self, text: &[u8], out: &mut Vec<PipelineToken>) -> Result<(), NotTokenized> {
+        let text = str::from_utf8(text).map_err(|_| NotTokenized::Failed)?;
         self.pipeline.encode_into(text, &self.options, out).map_err(|_| NotTokenized::Failed)
     }
 }
@@ -172,7 +174,7 @@ impl std::fmt::Debug for Encoder {
 /// The segments of a text, in order; together they are the text.
 struct Segments<'a> {
     encoder: &'a Encoder,
-    text: &'a str,
+    text: &'a [u8],
     start: usize,
     /// Where the search goes on.
     search: usize,
@@ -181,12 +183,12 @@ struct Segments<'a> {
 // === impl Segments ===
 
 impl<'a> Segments<'a> {
-    fn new(encoder: &'a Encoder, text: &'a str) -> Self {
+    fn new(encoder: &'a Encoder, text: &'a [u8]) -> Self {
         Self { encoder, text, start: 0, search: 0 }
     }
 
     fn rest(&self) -> &'a [u8] {
-        &self.text.as_bytes()[self.start..]
+        &self.text[self.start..]
     }
 
     /// The next segment, if it and its end are in the cache.
@@ -200,9 +202,7 @@ impl<'a> Segments<'a> {
     fn next_cut(&mut self) -> usize {
         let vocabulary = self.encoder.pipeline.get_added_vocabulary();
         if !self.encoder.cuts.is_empty() {
-            while let Some(((start, end), id)) =
-                vocabulary.extract_next(self.text.as_bytes(), self.search, false, false)
-            {
+            while let Some(((start, end), id)) = vocabulary.extract_next(self.text, self.search, false, false) {
                 self.search = end;
                 if start >= self.start + self.encoder.min_segment_bytes && self.encoder.cuts.contains(&id) {
                     return start;
@@ -215,9 +215,9 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> Iterator for Segments<'a> {
-    type Item = &'a str;
+    type Item = &'a [u8];
 
-    fn next(&mut self) -> Option<&'a str> {
+    fn next(&mut self) -> Option<&'a [u8]> {
         if self.start >= self.text.len() {
             return None;
         }

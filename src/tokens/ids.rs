@@ -124,9 +124,9 @@ mod tests {
     /// Pieces whose keys name what they say, as an encoder gives them.
     fn ids_of(pieces: &[Vec<u32>], cache: &TextCache) -> TokenIds {
         let mut ids = TokenIds::default();
-        let mut key = cache.key("");
+        let mut key = cache.key(b"");
         for (at, piece) in pieces.iter().enumerate() {
-            key = cache.key_behind(key, cache.key(&format!("{piece:?}")));
+            key = cache.key_behind(key, cache.key(format!("{piece:?}").as_bytes()));
             // Every third is one that is not cached.
             ids.push(piece.clone().into(), (at % 3 != 2).then_some(key));
         }

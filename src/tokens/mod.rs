@@ -111,10 +111,10 @@ impl Tokenizer {
     }
 
     fn ids(&self, prompt: PlannedPrompt, now: SystemTime, stop: &Stop) -> Result<TokenIds, NotTokenized> {
-        let encode = |text: &str, special| self.encoder.encode(text, special, &self.cache, stop);
+        let encode = |text: &[u8], special| self.encoder.encode(text, special, &self.cache, stop);
         match prompt {
             PlannedPrompt::Ids(ids) => Ok(ids.into()),
-            PlannedPrompt::Text { text, add_special_tokens } => encode(&text, add_special_tokens),
+            PlannedPrompt::Text { text, add_special_tokens } => encode(text.as_bytes(), add_special_tokens),
             PlannedPrompt::Chat(chat) => {
                 if self.is_harmony {
                     return Err(NotTokenized::Form("chat for a model with a renderer of its own"));
