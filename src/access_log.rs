@@ -48,6 +48,8 @@ pub struct Line<'a> {
     pub request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<&'a str>,
     pub method: &'a str,
     pub path: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]

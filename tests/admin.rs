@@ -89,7 +89,15 @@ async fn every_documented_metric_is_there_and_every_metric_is_documented() {
         "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n\
          vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n",
     ));
-    let proxy = Proxy::with(&Settings::scraped("vllm", [&engine]), &[&engine]).await;
+    let scratch = Scratch::new();
+    // Callers have series of their own; the listener is open to those without a key.
+    let keys = scratch.file("keys.yaml", format!("keys: [{{label: a, hash: 'sha256:{}'}}]", "0".repeat(64)));
+    let settings = Settings {
+        listeners: "[{address: '127.0.0.1:0', requires_key: false}]".into(),
+        auth: format!("{{keys_file: {}}}", keys.display()),
+        ..Settings::scraped("vllm", [&engine])
+    };
+    let proxy = Proxy::with(&settings, &[&engine]).await;
     assert_eq!(proxy.chat(&chat("hello")).await.status, 200, "requests are counted by status, so there must be one");
     eventually("it is counted", async || proxy.metric("warmgate_requests_total").await.is_some()).await;
     let page = get(proxy.admin(), "/metrics").await.body;

@@ -82,7 +82,8 @@ impl Reader {
                     question if question.ends_with('?') => format!("{question} "),
                     reason => format!("{reason}; "),
                 };
-                self.problem(place, Some(item.node.describe()), format!("{why}expected {}", kind.right));
+                let found = (!kind.is_secret).then(|| item.node.describe());
+                self.problem(place, found, format!("{why}expected {}", kind.right));
                 None
             }
         }

@@ -4,6 +4,7 @@
 
 use super::tree::Node;
 use super::{AccessLog, Choice, Secret, url::BackendUrl};
+use crate::auth::KeyDigest;
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -16,11 +17,19 @@ const MAX_SECRET_BYTES: usize = 4096;
 /// Longest header name that is taken: longer than any in use.
 const MAX_HEADER_NAME_BYTES: usize = 128;
 
+/// What stands before the name of a credential that systemd hands over.
+const CREDENTIAL: &str = "credential:";
+
+/// Most keys of one caller: the one in use, the next one, and a few in reserve.
+const MAX_DIGESTS: usize = 8;
+
 /// How to read a value, and what it has to be.
 pub(super) struct Kind<T> {
     /// Completes "expected ...".
     pub(super) right: String,
     read: Box<Read<T>>,
+    /// Whether what was found is kept out of problems.
+    pub(super) is_secret: bool,
 }
 
 /// Reads a value; the error says what is worth knowing besides the kind's words, and may be empty.
@@ -31,7 +40,7 @@ type Read<T> = dyn Fn(&Node) -> Result<T, String>;
 impl<T: 'static> Kind<T> {
     /// A kind read by `read`; its error says what else is worth knowing, and may be empty.
     fn new(right: impl Into<String>, read: impl Fn(&Node) -> Result<T, String> + 'static) -> Self {
-        Self { right: right.into(), read: Box::new(read) }
+        Self { right: right.into(), read: Box::new(read), is_secret: false }
     }
 
     /// A kind of text.
@@ -53,7 +62,8 @@ impl<T: 'static> Kind<T> {
 
     /// The same, made into something else.
     pub(super) fn map<U: 'static>(self, into: impl Fn(T) -> U + 'static) -> Kind<U> {
-        Kind { right: self.right, read: Box::new(move |node| (self.read)(node).map(&into)) }
+        let is_secret = self.is_secret;
+        Kind { right: self.right, read: Box::new(move |node| (self.read)(node).map(&into)), is_secret }
     }
 
     /// The value, or what is worth knowing besides `right`.
@@ -238,13 +248,40 @@ pub(super) fn file_path() -> Kind<PathBuf> {
     })
 }
 
+/// The path of a file that is read: absolute, or `credential:NAME`, a file of that name where systemd puts the service's
+/// credentials (`LoadCredential=`).
+fn input_path() -> Kind<PathBuf> {
+    let path = file_path();
+    Kind::new("an absolute path, or credential:NAME", move |node| match node {
+        Node::Text(text) if text.starts_with(CREDENTIAL) => {
+            let name = &text[CREDENTIAL.len()..];
+            if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
+                return Err("not what systemd can call a credential".to_owned());
+            }
+            let folder = std::env::var_os("CREDENTIALS_DIRECTORY")
+                .ok_or("only a service that systemd gives credentials has them: CREDENTIALS_DIRECTORY is not set")?;
+            Ok(Path::new(&folder).join(name))
+        }
+        _ => path.read(node),
+    })
+}
+
 /// The path of a file that can be read now.
 pub(super) fn readable_file() -> Kind<PathBuf> {
-    let path = file_path();
-    Kind::new("the absolute path of a file that can be read", move |node| {
+    let path = input_path();
+    Kind::new("the absolute path of a file that can be read, or credential:NAME", move |node| {
         let path = path.read(node)?;
         readable(&path).map_err(|error| format!("cannot read it: {error}"))?;
         Ok(path)
+    })
+}
+
+/// The same, or `none` as `None`.
+pub(super) fn readable_file_or_none() -> Kind<Option<PathBuf>> {
+    let file = readable_file();
+    Kind::new(format!("none, or {}", file.right), move |node| match node {
+        Node::Text(text) if text == "none" => Ok(None),
+        _ => file.read(node).map(Some),
     })
 }
 
@@ -263,8 +300,9 @@ pub(super) fn readable_path() -> Kind<PathBuf> {
 
 /// The content of a small file, one line of visible characters; `none` is `None`.
 pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
-    let path = file_path();
-    Kind::new("none, or the absolute path of a file that holds one line of visible characters", move |node| {
+    let path = input_path();
+    let right = "none, or the absolute path of a file that holds one line of visible characters, or credential:NAME";
+    Kind::new(right, move |node| {
         if matches!(node, Node::Text(text) if text == "none") {
             return Ok(None);
         }
@@ -274,9 +312,26 @@ pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
         let line = content.trim_ascii_end();
         let is_good = (1..=MAX_SECRET_BYTES).contains(&line.len()) && line.iter().all(u8::is_ascii_graphic);
         let text = std::str::from_utf8(line).ok().filter(|_| is_good);
-        text.map(|text| Some(Secret::new(text)))
+        text.map(|text| Some(Secret::of_file(text, &path)))
             .ok_or_else(|| format!("its content is not 1 to {MAX_SECRET_BYTES} visible characters on one line"))
     })
+}
+
+/// The digests of a caller's keys. What stands there instead may be a key, and is not shown.
+pub(super) fn key_digests() -> Kind<Vec<KeyDigest>> {
+    let right =
+        format!("sha256: and 64 hexadecimal digits, as `warmgate key` prints it, or a list of 1 to {MAX_DIGESTS}");
+    let digest = |node: &Node| match node {
+        Node::Text(text) => text.parse::<KeyDigest>().map_err(|_| String::new()),
+        _ => Err(String::new()),
+    };
+    let kind = Kind::new(right, move |node| match node {
+        Node::List(items) if (1..=MAX_DIGESTS).contains(&items.len()) => {
+            items.iter().map(|item| digest(&item.node)).collect()
+        }
+        node => digest(node).map(|digest| vec![digest]),
+    });
+    Kind { is_secret: true, ..kind }
 }
 
 /// Where a socket of an engine is reached.

@@ -72,7 +72,9 @@ pub fn start(state: Arc<State>, source: Option<PathBuf>) -> Result<(Handle, Join
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
     table.apply(&state.config.load(), &tokenizers);
-    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers };
+    let source = source.map(|path| Source::new(path, &state.config.load()));
+    reload::warn_of_open_secrets(&state.config.load());
+    let mut control = Loop { state, source, table, tokenizers };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
 }
@@ -122,11 +124,17 @@ impl Loop {
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => {
+                        self.obey(command);
+                        news.follow(self.source.as_ref());
+                    }
                     None => return,
                 },
                 Some(report) = reports.recv() => self.observe(report, &mut reports),
-                () = news.next() => self.follow_file(),
+                () = news.next() => {
+                    self.follow_file();
+                    news.follow(self.source.as_ref());
+                }
                 _ = tick.tick() => self.table.tick(time::now()),
             }
         }
@@ -206,6 +214,8 @@ impl Loop {
     fn apply(&mut self, config: Config, tokenizers: Tokenizers) {
         self.tokenizers = tokenizers;
         self.state.set_bounds(&config);
+        self.state.set_callers(&config.auth);
+        reload::warn_of_open_secrets(&config);
         self.state.config.store(Arc::new(config));
         self.table.apply(&self.state.config.load(), &self.tokenizers);
         self.publish();

@@ -1,0 +1,123 @@
+//! API keys and their digests.
+//!
+//! A key is a random token, made by [`new_key`] from 256 bits of the system's randomness, so nobody can try all of them
+//! and a fast hash (SHA-256) hides it well. The slow hashes for passwords, as argon2, make guesses expensive where there
+//! are few to try; here they would only let strangers make this process work. Short keys, which can be guessed, are
+//! refused where keys are hashed ([`MIN_KEY_BYTES`]).
+
+use std::fmt::{self, Write as _};
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// Shortest key that is hashed, bytes: 22 letters and digits at random have 128 bits.
+pub const MIN_KEY_BYTES: usize = 22;
+
+/// What a digest is written with.
+const PREFIX: &str = "sha256:";
+
+/// The randomness of a new key, bytes.
+const RANDOM_BYTES: usize = 32;
+
+/// What new keys begin with, by which scanners for leaked secrets can know them.
+const KEY_PREFIX: &str = "wg-";
+
+/// The SHA-256 of a key. Written as `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyDigest([u8; 32]);
+
+/// A text that is no digest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not `sha256:` and 64 hexadecimal digits")]
+pub struct NotADigest;
+
+/// A new key: 256 bits from the system, in hexadecimal.
+///
+/// # Errors
+/// When the system has no randomness to give.
+pub fn new_key() -> Result<String, getrandom::Error> {
+    let mut random = [0; RANDOM_BYTES];
+    getrandom::fill(&mut random)?;
+    Ok(format!("{KEY_PREFIX}{}", hexadecimal(&random)))
+}
+
+fn hexadecimal(bytes: &[u8; 32]) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+// === impl KeyDigest ===
+
+impl KeyDigest {
+    /// The digest of `key`.
+    pub fn of(key: &[u8]) -> Self {
+        Self(Sha256::digest(key).into())
+    }
+
+    /// Whether the two are equal, in a time that does not tell where they differ.
+    pub fn matches(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl fmt::Display for KeyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{}", hexadecimal(&self.0))
+    }
+}
+
+/// Cut: a whole digest in a log would let its reader confirm a guess.
+impl fmt::Debug for KeyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyDigest({:02x}{:02x}..)", self.0[0], self.0[1])
+    }
+}
+
+impl FromStr for KeyDigest {
+    type Err = NotADigest;
+
+    fn from_str(text: &str) -> Result<Self, NotADigest> {
+        let digits = text.strip_prefix(PREFIX).filter(|digits| digits.len() == 64).ok_or(NotADigest)?;
+        let mut bytes = [0; 32];
+        for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16).ok_or(NotADigest);
+            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).map_err(|_| NotADigest)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_that_of_sha256sum_and_reads_back() {
+        let digest = KeyDigest::of(b"abc");
+        let text = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(digest.to_string(), text);
+        assert_eq!(text.parse(), Ok(digest));
+        assert_eq!(text.to_uppercase().replace("SHA256", "sha256").parse(), Ok(digest));
+        assert!(digest.matches(&KeyDigest::of(b"abc")) && !digest.matches(&KeyDigest::of(b"abd")));
+        assert!(!format!("{digest:?}").contains("8f01cfea"), "a debug print shows it whole");
+    }
+
+    #[test]
+    fn what_is_no_digest_is_refused() {
+        let good = KeyDigest::of(b"abc").to_string();
+        for wrong in ["", "sha256:", &good[7..], &good[..70], &good.replace('b', "g"), &good.replace("ba", "ä")] {
+            assert_eq!(wrong.parse::<KeyDigest>(), Err(NotADigest), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn new_keys_are_long_and_differ() {
+        let (one, two) = (new_key().unwrap(), new_key().unwrap());
+        assert_ne!(one, two);
+        assert!(one.starts_with("wg-") && one.len() == 67 && one.len() >= MIN_KEY_BYTES, "{} bytes", one.len());
+    }
+}
