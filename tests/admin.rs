@@ -14,6 +14,7 @@ use common_control::proxy::Proxy;
 use common_control::settings::Settings;
 use common_control::{Scratch, chat, eventually, long_prompt, streamed};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 // === metrics ===
 
@@ -298,7 +299,15 @@ async fn prompts_and_keys_are_in_no_log_at_any_level() {
         let log = scratch.path().join("access.log");
         let access_log = if target == "file" { log.display().to_string() } else { target.to_owned() };
         let logging = format!("{{level: {level}, access_log: {access_log}}}");
-        let settings = Settings { logging, ..Settings::new(&engines) };
+        let key = scratch.file("key", SECRET);
+        let digest: String = Sha256::digest(SECRET).iter().map(|byte| format!("{byte:02x}")).collect();
+        let keys = scratch.file("keys", format!("keys: [{{label: a, hash: 'sha256:{digest}'}}]"));
+        let settings = Settings {
+            logging,
+            auth: format!("{{keys_file: {}}}", keys.display()),
+            pool: format!("engine: generic, policy: round_robin, api_key_file: {}", key.display()),
+            ..Settings::new(&engines)
+        };
         let mut process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
         for engine in &engines {
             process.until_state(engine.name(), "healthy").await;

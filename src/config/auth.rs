@@ -1,7 +1,8 @@
 //! The schema of the section about callers, and of the file of keys that it names.
 //!
 //! The file of keys is one of its own: it changes with the callers, not with the fleet, and other people may write it
-//! and read it. It is YAML as well, and its problems are reported in the same way, each with its line.
+//! and read it. It is YAML as well, and its problems are reported in the same way, each with its line; but what it says is
+//! not repeated in them, as it could be a key in the place of its hash.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -30,7 +31,7 @@ pub(super) fn load(path: &Path, pools: Option<&[Pool]>) -> Result<Arc<[Key]>, Pr
     let text = super::read_text(path, &origin)?;
     let tree = tree::read(&text).map_err(|problem| Problems::one(&origin, problem))?;
     let names: Option<HashSet<&str>> = pools.map(|pools| pools.iter().map(|pool| &*pool.name).collect());
-    let mut reader = Reader::default();
+    let mut reader = Reader::discreet();
     let keys = reader.root(&tree, |file| {
         file.sections("keys", (0, MAX_KEYS), "- {label: team-a, hash: 'sha256:...'}", |section| {
             key(section, names.as_ref())
@@ -57,8 +58,9 @@ fn key(section: &mut Section<'_, '_>, pool_names: Option<&HashSet<&str>>) -> Opt
     };
     let models = allowed(section, "models", kind::model());
     let pools = allowed(section, "pools", kind::word(64, "_.-"));
-    for pool in pools.iter().flatten().filter(|pool| pool_names.is_some_and(|names| !names.contains(&***pool))) {
-        section.reject("pools", format!("no pool is named `{pool}`; expected names of pools"));
+    let is_pool = |name: &String| pool_names.is_none_or(|names| names.contains(&**name));
+    if !pools.iter().flatten().all(is_pool) {
+        section.reject("pools", "not all of these are names of pools; expected those of the configuration");
     }
     let priority = section.value("priority", kind::choice(), Priority::Normal);
     Some(Key { label: label?.into(), digests: digests?, limits, models, pools, priority })
@@ -72,3 +74,6 @@ fn allowed(section: &mut Section<'_, '_>, key: &'static str, kind: kind::Kind<St
     }
     Some(given.into_iter().map(|(_, name)| name).collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,9 +109,16 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     // The order of listeners means nothing, and no two have the same address.
     let same_listeners = old.listeners.len() == new.listeners.len()
         && old.listeners.iter().all(|listener| new.listeners.contains(listener));
+    // A gateway is made for its listener.
+    let place = |listener: &Listener| (listener.address, listener.requires_key);
+    let has_other_callers = |listener: &Listener| {
+        let mut there = new.listeners.iter().filter(|other| other.address == listener.address).peekable();
+        there.peek().is_some() && !there.any(|other| place(other) == place(listener))
+    };
     let changes = [
         // Sockets are bound, and Pingora's services and runtimes sized, before it runs.
         ("listeners", !same_listeners),
+        ("listeners[].requires_key", old.listeners.iter().any(has_other_callers)),
         ("admin.address", old.admin.address != new.admin.address),
         ("server.threads", old.server.threads != new.server.threads),
         // Shrinking an index in place would stop its readers for as long as that takes.

@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 const EXAMPLE: &str = include_str!("../../conf/example.yaml");
-const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/conf/keys.yaml");
 const MINIMAL: &str = include_str!("../../conf/minimal.yaml");
 
 /// A configuration of one listener and one pool, `pool` being further lines of the pool.
@@ -217,98 +216,6 @@ fn what_exact_locality_needs_has_to_be_there() {
     for endpoint in ["10.0.0.7:5557", "tcp://10.0.0.7", "ipc:///tmp/x", "tcp://*:5557"] {
         let wrong = problems(&with_backend(&format!("kv_events: {{endpoint: '{endpoint}'}}")));
         assert!(wrong.contains("expected tcp://HOST:PORT, e.g. tcp://10.0.0.7:5557"), "{endpoint}: {wrong}");
-    }
-}
-
-// === callers ===
-
-/// A configuration with this file of keys.
-fn with_keys_file(path: &str) -> String {
-    with_pool_lines(&format!("auth: {{keys_file: {path}}}\n"))
-}
-
-/// The configuration with these lines in its file of keys, or what is wrong with them, the file called KEYS.
-fn keys_of(name: &str, lines: &str) -> Result<Config, String> {
-    let file = std::env::temp_dir().join(format!("warmgate-keys-{name}-{}", std::process::id()));
-    std::fs::write(&file, lines).unwrap();
-    let path = file.display().to_string();
-    let read = parse(&with_keys_file(&path), "f").map_err(|problems| problems.to_string().replace(&path, "KEYS"));
-    std::fs::remove_file(&file).unwrap();
-    read
-}
-
-#[test]
-fn the_file_of_keys_in_conf_has_every_key_of_its_form() {
-    let pools = "pools: [{name: llama, backends: []}]\n";
-    let text = format!("listeners: [{{address: 127.0.0.1:8080}}]\nauth: {{keys_file: {KEYS}}}\n{pools}");
-    let auth = parse(&text, "f").unwrap().auth;
-    let limits = auth.keys[1].limits;
-    assert_eq!((auth.keys[0].limits, &auth.keys[0].models), (KeyLimits::default(), &None));
-    assert_eq!((auth.keys[0].digests.len(), auth.keys[1].digests.len()), (1, 2));
-    let given = [
-        limits.requests_per_minute,
-        limits.tokens_per_minute,
-        limits.uncached_tokens_per_minute,
-        limits.concurrent_requests,
-    ];
-    assert_eq!(given.map(|limit| limit.unwrap().get()), [600, 2_000_000, 500_000, 64]);
-    assert_eq!(
-        (auth.keys[1].models.as_ref().unwrap().len(), &auth.keys[1].pools),
-        (2, &Some(vec!["llama".to_owned()]))
-    );
-    assert_eq!((auth.keys[0].priority, auth.keys[1].priority), (Priority::Normal, Priority::Low));
-}
-
-#[test]
-fn every_line_of_the_file_of_keys_that_is_wrong_is_named() {
-    let hash = format!("sha256:{}", "0".repeat(64));
-    let lines = format!(
-        "keys:\n  - {{label: a, hash: '{hash}', tokens_per_minutes: 1}}\n  - {{label: a, hash: '{hash}'}}\n  \
-         - {{label: b, hash: my-very-S3CRET-key}}\n  - {{hash: '{hash}', models: [], pools: [q]}}\n  \
-         - {{label: c d, hash: [], requests_per_minute: 0, priority: hihg}}\n"
-    );
-    let problems = keys_of("wrong", &lines).unwrap_err();
-    for expected in [
-        "KEYS:2:97: keys[0].tokens_per_minutes: unknown key; did you mean `tokens_per_minute`?",
-        "KEYS:3:13: keys[1].label: found `a`; already at keys[0].label on line 2; expected another",
-        "KEYS:3:22: keys[1].hash: found `sha256:0000",
-        "KEYS:4:22: keys[2].hash: expected sha256: and 64 hexadecimal digits, as `warmgate key` prints it",
-        "keys[3].label: missing; expected 1 to 64 of the characters",
-        "keys[3].models: found a list of 0; expected at least one, or no such key to allow all",
-        "keys[3].pools: found a list of 1; no pool is named `q`; expected names of pools",
-        "KEYS:6:13: keys[4].label: found `c d`; expected 1 to 64 of the characters",
-        "keys[4].hash: expected sha256: and 64 hexadecimal digits",
-        "keys[4].requests_per_minute: found `0`; expected a whole number from 1 to 1000000000",
-        "keys[4].priority: found `hihg`; did you mean `high`?",
-    ] {
-        assert!(problems.contains(expected), "{expected}\nis not in\n{problems}");
-    }
-    assert!(!problems.contains("S3CRET"), "a key in the wrong place is shown: {problems}");
-}
-
-#[test]
-fn the_problems_of_both_files_are_told_at_once() {
-    let file = std::env::temp_dir().join(format!("warmgate-keys-both-{}", std::process::id()));
-    std::fs::write(&file, "keys: 3\n").unwrap();
-    let text = format!("{}server: {{threads: x}}\n", with_keys_file(&file.display().to_string()));
-    let problems = problems(&text);
-    std::fs::remove_file(&file).unwrap();
-    assert!(problems.contains("server.threads: found `x`"), "{problems}");
-    assert!(problems.contains("keys: found `3`; expected a list"), "{problems}");
-    for (lines, why) in [("a: [", "KEYS"), ("- a\n", "expected a section"), ("", "expected a section")] {
-        let problems = keys_of("form", lines).unwrap_err();
-        assert!(problems.contains(why), "{lines}: {problems}");
-    }
-    assert!(keys_of("empty", "keys: []\n").is_ok(), "nobody may call, which is said by a note");
-}
-
-#[test]
-fn credentials_are_those_of_systemd() {
-    let problem = problems(&with_keys_file("credential:keys"));
-    assert!(problem.contains("only a service that systemd gives credentials has them"), "{problem}");
-    for wrong in ["credential:", "credential:a/b", "credential:.."] {
-        let problem = problems(&with_keys_file(&format!("'{wrong}'")));
-        assert!(problem.contains("not what systemd can call a credential"), "{wrong}: {problem}");
     }
 }
 

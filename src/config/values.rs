@@ -28,8 +28,6 @@ pub(super) struct Kind<T> {
     /// Completes "expected ...".
     pub(super) right: String,
     read: Box<Read<T>>,
-    /// Whether what was found is kept out of problems.
-    pub(super) is_secret: bool,
 }
 
 /// Reads a value; the error says what is worth knowing besides the kind's words, and may be empty.
@@ -40,7 +38,7 @@ type Read<T> = dyn Fn(&Node) -> Result<T, String>;
 impl<T: 'static> Kind<T> {
     /// A kind read by `read`; its error says what else is worth knowing, and may be empty.
     fn new(right: impl Into<String>, read: impl Fn(&Node) -> Result<T, String> + 'static) -> Self {
-        Self { right: right.into(), read: Box::new(read), is_secret: false }
+        Self { right: right.into(), read: Box::new(read) }
     }
 
     /// A kind of text.
@@ -62,8 +60,7 @@ impl<T: 'static> Kind<T> {
 
     /// The same, made into something else.
     pub(super) fn map<U: 'static>(self, into: impl Fn(T) -> U + 'static) -> Kind<U> {
-        let is_secret = self.is_secret;
-        Kind { right: self.right, read: Box::new(move |node| (self.read)(node).map(&into)), is_secret }
+        Kind { right: self.right, read: Box::new(move |node| (self.read)(node).map(&into)) }
     }
 
     /// The value, or what is worth knowing besides `right`.
@@ -317,7 +314,7 @@ pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
     })
 }
 
-/// The digests of a caller's keys. What stands there instead may be a key, and is not shown.
+/// The digests of a caller's keys.
 pub(super) fn key_digests() -> Kind<Vec<KeyDigest>> {
     let right =
         format!("sha256: and 64 hexadecimal digits, as `warmgate key` prints it, or a list of 1 to {MAX_DIGESTS}");
@@ -325,13 +322,12 @@ pub(super) fn key_digests() -> Kind<Vec<KeyDigest>> {
         Node::Text(text) => text.parse::<KeyDigest>().map_err(|_| String::new()),
         _ => Err(String::new()),
     };
-    let kind = Kind::new(right, move |node| match node {
+    Kind::new(right, move |node| match node {
         Node::List(items) if (1..=MAX_DIGESTS).contains(&items.len()) => {
             items.iter().map(|item| digest(&item.node)).collect()
         }
         node => digest(node).map(|digest| vec![digest]),
-    });
-    Kind { is_secret: true, ..kind }
+    })
 }
 
 /// Where a socket of an engine is reached.
