@@ -332,6 +332,29 @@ async fn what_no_engine_served_costs_no_tokens() {
     assert_eq!(proxy.metric("caller_tokens_total", "").await, 0.0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_pays_for_the_prefill_that_it_has_caused() {
+    let fleet = Fleet::start(1, |exchange| {
+        Box::pin(async move {
+            exchange.body().await?;
+            exchange.until_closed().await;
+            Ok(())
+        })
+    })
+    .await;
+    let proxy = guarded(&fleet, &keys(", tokens_per_minute: 1000000"), "").await;
+    let mut client = Client::connect(proxy.http).await;
+    client.send("POST", CHAT, &bearer(KEY), &chat(&"word ".repeat(800))).await;
+    eventually("the backend has it", || async { fleet.received().len() == 1 }).await;
+    drop(client);
+    eventually("it is over", || async { proxy.metric("caller_in_flight_requests", "").await == 0.0 }).await;
+    let tokens = async |kind: &str| proxy.metric("caller_tokens_total", &format!(r#"kind="{kind}""#)).await;
+    let (prompt, uncached) = (tokens("prompt").await, tokens("uncached").await);
+    assert!(prompt > 900.0 && uncached == prompt, "{uncached} uncached of {prompt}");
+    assert_eq!(tokens("output").await, 0.0);
+    proxy.let_go().await;
+}
+
 // === permissions ===
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

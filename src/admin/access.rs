@@ -4,8 +4,8 @@ use http::header::{HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
 
 use super::{Reply, failed};
-use crate::auth::{KeyDigest, presented};
-use crate::config::{Admin, AdminPage, Choice};
+use crate::auth::presented;
+use crate::config::{Admin, AdminPage, Choice, KeyDigest};
 
 /// Whether a request for `path` with these headers is answered. The token is compared by its digest, in constant time:
 /// neither its length nor where a guess goes wrong shows.

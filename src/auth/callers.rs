@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::charge::Usage;
-use super::digest::KeyDigest;
-use crate::config::{Auth, Key, Priority};
+use crate::config::{Auth, Key, KeyDigest, Priority};
 
 /// One caller: its settings, and what it has used.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 //!
 //! A request is charged in three steps, each of which may refuse it: its place among the concurrent ones and one of the
 //! minute's requests as soon as its caller is known; its prompt tokens when they have been counted; the uncached ones of
-//! them when a backend was chosen. All are estimates, put right when the request has ended ([`Charge::settle`]): tokens of
-//! the answer are added then, and a limit may be overdrawn by them. A request that no backend served costs no tokens.
+//! them when a backend was chosen. All are estimates, put right when the request has ended ([`Charge::settle`]): tokens
+//! of the answer are added then, and a limit may be overdrawn by them. A request that no backend served costs no tokens.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

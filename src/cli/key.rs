@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::output::print;
-use crate::auth::{KeyDigest, MIN_KEY_BYTES, new_key};
+use crate::auth::{MIN_KEY_BYTES, new_key};
+use crate::config::KeyDigest;
 
 /// Most bytes that are read of standard input: thousands of keys.
 const MAX_INPUT_BYTES: u64 = 1 << 20;

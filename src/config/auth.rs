@@ -1,8 +1,8 @@
 //! The schema of the section about callers, and of the file of keys that it names.
 //!
 //! The file of keys is one of its own: it changes with the callers, not with the fleet, and other people may write it
-//! and read it. It is YAML as well, and its problems are reported in the same way, each with its line; but what it says is
-//! not repeated in them, as it could be a key in the place of its hash.
+//! and read it. It is YAML as well, and its problems are reported in the same way, each with its line; but what it says
+//! is not repeated in them, as it could be a key in the place of its hash.
 
 use std::collections::HashSet;
 use std::path::Path;

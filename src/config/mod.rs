@@ -10,6 +10,7 @@
 mod apart;
 mod auth;
 pub mod check;
+mod digest;
 mod exact;
 mod file;
 mod problem;
@@ -22,6 +23,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use digest::{KeyDigest, NotADigest};
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
     AccessLog, Admin, AdminPage, Auth, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, Key,
@@ -91,8 +93,8 @@ pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
 }
 
 impl Config {
-    /// The files that a reload reads again besides the configuration itself, and whose change calls for one: those of keys
-    /// and tokens.
+    /// The files that a reload reads again besides the configuration itself, and whose change calls for one: those of
+    /// keys and tokens.
     pub fn secret_files(&self) -> Vec<PathBuf> {
         let keys = self.auth.keys_file.clone();
         let secrets = self.pools.iter().map(|pool| &pool.api_key).chain([&self.admin.token]);

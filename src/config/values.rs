@@ -3,8 +3,7 @@
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
 use super::tree::Node;
-use super::{AccessLog, Choice, Secret, url::BackendUrl};
-use crate::auth::KeyDigest;
+use super::{AccessLog, Choice, KeyDigest, Secret, url::BackendUrl};
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

@@ -1,8 +1,8 @@
 //! The data path: one request from its header to its log line.
 //!
-//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call, [`body`] holds the body, [`mod@plan`]
-//! says what the request asks of routing, [`peer`] chooses and connects, [`response`] watches the answer, [`reject`]
-//! and [`reply`] make our own error replies, [`finish`] counts and logs.
+//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call,
+//! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`peer`] chooses and connects,
+//! [`response`] watches the answer, [`reject`] and [`reply`] make our own error replies, [`finish`] counts and logs.
 
 mod blocks;
 pub mod body;

@@ -1,9 +1,9 @@
 //! GET /v1/models: one list from all pools.
 //!
-//! With one pool the request is passed through, so that the answer is the engine's own. With several, or for a caller that
-//! may use some of the models only, what the backends
-//! said when they were last asked (by the control loop; a request causes no side call) is merged: the entries
-//! themselves are unchanged, and of two with the same id the first is kept.
+//! With one pool the request is passed through, so that the answer is the engine's own. With several, or for a caller
+//! that may use some of the models only, what the backends said when they were last asked (by the control loop; a
+//! request causes no side call) is merged: the entries themselves are unchanged, and of two with the same id the first
+//! is kept.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::auth::{Callers, KeyDigest};
-use crate::config::{Auth, Key, KeyLimits, Priority};
+use crate::auth::Callers;
+use crate::config::{Auth, Key, KeyDigest, KeyLimits, Priority};
 use crate::testing::config;
 use proptest::prelude::*;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Choice;
-use crate::auth::KeyDigest;
+use crate::config::KeyDigest;
 
 /// Who may call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

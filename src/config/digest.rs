@@ -1,27 +1,17 @@
-//! API keys and their digests.
+//! The digest of an API key, as the file of keys has it.
 //!
-//! A key is a random token, made by [`new_key`] from 256 bits of the system's randomness, so nobody can try all of them
-//! and a fast hash (SHA-256) hides it well. The slow hashes for passwords, as argon2, make guesses expensive where there
-//! are few to try; here they would only let strangers make this process work. Short keys, which can be guessed, are
-//! refused where keys are hashed ([`MIN_KEY_BYTES`]).
+//! A key is a random token, so nobody can try all of them and a fast hash (SHA-256) hides it well. The slow hashes for
+//! passwords, as argon2, make guesses expensive where there are few to try; here they would only let strangers make this
+//! process work.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Shortest key that is hashed, bytes: 22 letters and digits at random have 128 bits.
-pub const MIN_KEY_BYTES: usize = 22;
-
 /// What a digest is written with.
 const PREFIX: &str = "sha256:";
-
-/// The randomness of a new key, bytes.
-const RANDOM_BYTES: usize = 32;
-
-/// What new keys begin with, by which scanners for leaked secrets can know them.
-const KEY_PREFIX: &str = "wg-";
 
 /// The SHA-256 of a key. Written as `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,24 +21,6 @@ pub struct KeyDigest([u8; 32]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not `sha256:` and 64 hexadecimal digits")]
 pub struct NotADigest;
-
-/// A new key: 256 bits from the system, in hexadecimal.
-///
-/// # Errors
-/// When the system has no randomness to give.
-pub fn new_key() -> Result<String, getrandom::Error> {
-    let mut random = [0; RANDOM_BYTES];
-    getrandom::fill(&mut random)?;
-    Ok(format!("{KEY_PREFIX}{}", hexadecimal(&random)))
-}
-
-fn hexadecimal(bytes: &[u8; 32]) -> String {
-    let mut text = String::with_capacity(64);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
 
 // === impl KeyDigest ===
 
@@ -66,7 +38,8 @@ impl KeyDigest {
 
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}", hexadecimal(&self.0))
+        f.write_str(PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -112,12 +85,5 @@ mod tests {
         for wrong in ["", "sha256:", &good[7..], &good[..70], &good.replace('b', "g"), &good.replace("ba", "ä")] {
             assert_eq!(wrong.parse::<KeyDigest>(), Err(NotADigest), "{wrong}");
         }
-    }
-
-    #[test]
-    fn new_keys_are_long_and_differ() {
-        let (one, two) = (new_key().unwrap(), new_key().unwrap());
-        assert_ne!(one, two);
-        assert!(one.starts_with("wg-") && one.len() == 67 && one.len() >= MIN_KEY_BYTES, "{} bytes", one.len());
     }
 }
