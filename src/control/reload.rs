@@ -83,14 +83,17 @@ impl Source {
 
     /// The configuration in the file now.
     pub(super) fn read(&mut self) -> Result<Config, Problems> {
-        // Before they are read: what is written in between is then still news.
-        self.look(self.others());
-        let config = config::load(self.path())?;
-        let files = config.secret_files();
-        if self.others() != files {
-            self.look(files);
+        let mut others = self.others();
+        loop {
+            // Before they are read: what is written in between is then still news.
+            self.look(others);
+            let config = config::load(self.path())?;
+            others = config.secret_files();
+            // If it names other files, those have to be looked at before they are read, too.
+            if others == self.others() {
+                return Ok(config);
+            }
         }
-        Ok(config)
     }
 
     /// Whether a file holds something else than when it was last read. A file that is absent, as between a removal and
