@@ -50,6 +50,8 @@ pub struct Line<'a> {
     pub client: Option<SocketAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_certificate: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<&'a str>,
     pub method: &'a str,
     pub path: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -88,6 +88,13 @@ pub(crate) fn connections() -> Connections {
     Arc::new(Connector::new(None))
 }
 
+/// The value of `Authorization` that shows `key`; secrets from files can stand in a header.
+pub(crate) fn bearer(key: &Secret) -> Option<HeaderValue> {
+    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.reveal())).ok()?;
+    bearer.set_sensitive(true);
+    Some(bearer)
+}
+
 // === impl Client ===
 
 impl Client {
@@ -108,12 +115,7 @@ impl Client {
 
     /// The same with an API key, if there is one.
     pub(crate) fn with_key(self, key: Option<&Secret>) -> Self {
-        let bearer = key.and_then(|key| HeaderValue::from_str(&format!("Bearer {}", key.reveal())).ok());
-        let authorization = bearer.map(|mut bearer| {
-            bearer.set_sensitive(true);
-            bearer
-        });
-        Self { authorization, ..self }
+        Self { authorization: key.and_then(bearer), ..self }
     }
 
     /// For a plain HTTP server at `address`.

@@ -14,6 +14,7 @@ use common_control::proxy::Proxy;
 use common_control::settings::Settings;
 use common_control::{Scratch, chat, eventually, long_prompt, streamed};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 // === metrics ===
 
@@ -89,7 +90,15 @@ async fn every_documented_metric_is_there_and_every_metric_is_documented() {
         "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n\
          vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n",
     ));
-    let proxy = Proxy::with(&Settings::scraped("vllm", [&engine]), &[&engine]).await;
+    let scratch = Scratch::new();
+    // Callers have series of their own; the listener is open to those without a key.
+    let keys = scratch.file("keys.yaml", format!("keys: [{{label: a, hash: 'sha256:{}'}}]", "0".repeat(64)));
+    let settings = Settings {
+        listeners: "[{address: '127.0.0.1:0', requires_key: false}]".into(),
+        auth: format!("{{keys_file: {}}}", keys.display()),
+        ..Settings::scraped("vllm", [&engine])
+    };
+    let proxy = Proxy::with(&settings, &[&engine]).await;
     assert_eq!(proxy.chat(&chat("hello")).await.status, 200, "requests are counted by status, so there must be one");
     eventually("it is counted", async || proxy.metric("warmgate_requests_total").await.is_some()).await;
     let page = get(proxy.admin(), "/metrics").await.body;
@@ -290,7 +299,15 @@ async fn prompts_and_keys_are_in_no_log_at_any_level() {
         let log = scratch.path().join("access.log");
         let access_log = if target == "file" { log.display().to_string() } else { target.to_owned() };
         let logging = format!("{{level: {level}, access_log: {access_log}}}");
-        let settings = Settings { logging, ..Settings::new(&engines) };
+        let key = scratch.file("key", SECRET);
+        let digest: String = Sha256::digest(SECRET).iter().map(|byte| format!("{byte:02x}")).collect();
+        let keys = scratch.file("keys", format!("keys: [{{label: a, hash: 'sha256:{digest}'}}]"));
+        let settings = Settings {
+            logging,
+            auth: format!("{{keys_file: {}}}", keys.display()),
+            pool: format!("engine: generic, policy: round_robin, api_key_file: {}", key.display()),
+            ..Settings::new(&engines)
+        };
         let mut process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
         for engine in &engines {
             process.until_state(engine.name(), "healthy").await;

@@ -180,7 +180,9 @@ async fn no_more_attempts_are_made_than_configured() {
 async fn statuses_that_say_something_of_the_request_are_passed_on_without_a_retry() {
     for status in [400, 401, 404, 409, 422, 429, 500, 501] {
         let fleet = always(3, status).await;
-        let proxy = Setup::new().pool("p", &fleet, NO_EJECTION).start().await;
+        // A 401 is about the caller where the backend is shown the caller's key.
+        let pool = format!("{NO_EJECTION}, forward_credentials: true");
+        let proxy = Setup::new().pool("p", &fleet, &pool).start().await;
         let response = client::post(proxy.http, CHAT, "", &chat("x")).await;
         assert_eq!((response.status, response.error_code().as_str()), (status, "theirs"), "{status} is passed on");
         assert_eq!((response.attempts(), fleet.received().len()), (1, 1), "{status} is not tried again");

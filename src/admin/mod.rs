@@ -1,6 +1,8 @@
 //! The operators' listener: metrics, readiness, what is known of backends, drain and reload.
 
+mod access;
 mod backends;
+mod callers;
 mod certificates;
 mod events;
 mod explain;
@@ -22,6 +24,7 @@ use crate::proxy::body::{self, BodyLimits};
 use crate::state::State;
 use crate::time;
 
+pub use callers::CallerCounts;
 pub use certificates::Certificates;
 pub use events::Events;
 pub use gauges::Gauges;
@@ -32,7 +35,7 @@ GET  /metrics                  everything as Prometheus metrics
 GET  /healthz                  200 while the process lives
 GET  /readyz                   200 while every pool has a backend that can serve; else, and while draining, 503
 GET  /backends                 what is known of each backend, as JSON
-POST /explain[?path=PATH]      what would be decided for the request in the body, as JSON
+POST /explain[?path=PATH]      what would be decided for the request in the body, as JSON; &caller=LABEL: of this caller
 POST /reload                   read the configuration file again
 POST /backends/NAME/drain      give a backend no new requests
 POST /backends/NAME/undrain    give it requests again
@@ -63,6 +66,12 @@ impl Admin {
 
     async fn answer(&self, method: &Method, path: &str, query: Option<&str>, session: &mut ServerSession) -> Reply {
         let path = &*decoded(path);
+        if !access::is_allowed(&self.state.config.load().admin, path, &session.req_header().headers) {
+            // What it sends besides is not answered, and a connection that closes over it could be reset before the reply.
+            session.set_keepalive(None);
+            body::drain(session).await;
+            return access::refused();
+        }
         match method_of(path) {
             None => return failed(StatusCode::NOT_FOUND, "there is no such page; GET / lists what there is"),
             Some(right) if right != method => return wrong_method(&right),
@@ -106,8 +115,16 @@ impl Admin {
             Ok(body) => body,
             Err(error) => return rejected(&error.into()),
         };
-        let path = asked_path(query).unwrap_or("/v1/chat/completions");
-        match explain::explain(&self.state, &decoded(path), &body.bytes(), time::now()).await {
+        let path = asked(query, "path").unwrap_or("/v1/chat/completions");
+        let callers = self.state.callers.load();
+        let caller = match asked(query, "caller") {
+            Some(label) => match callers.named(&decoded(label)) {
+                Some(caller) => Some(caller),
+                None => return failed(StatusCode::NOT_FOUND, "no caller has this label"),
+            },
+            None => None,
+        };
+        match explain::explain(&self.state, &decoded(path), &body.bytes(), caller, time::now()).await {
             Ok(explanation) => json(StatusCode::OK, &explanation),
             Err(reject) => rejected(&reject),
         }
@@ -167,9 +184,9 @@ fn hexadecimal(digits: [u8; 2]) -> Option<u8> {
     Some(digit(digits[0])? * 16 + digit(digits[1])?)
 }
 
-/// The path that is asked about: `path` of the query.
-fn asked_path(query: Option<&str>) -> Option<&str> {
-    query?.split('&').find_map(|pair| pair.strip_prefix("path="))
+/// What is asked about: the value of `name` in the query.
+fn asked<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    query?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 fn metrics(state: &State) -> Reply {

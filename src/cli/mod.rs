@@ -2,6 +2,7 @@
 
 mod engine;
 mod explain;
+mod key;
 pub(crate) mod output;
 
 use std::error::Error;
@@ -41,6 +42,8 @@ enum Command {
     Demo(DemoArgs),
     /// Ask the running proxy what it would do with a request: its blocks, and the cost of every backend
     Explain(explain::ExplainArgs),
+    /// Make an API key for a caller, and the line of the keys_file that knows it
+    Key(key::KeyArgs),
     /// Compare policies on a simulated fleet, on built-in workloads or a recorded trace, in simulated time
     Simulate(SimulateArgs),
     /// Run one simulated engine over HTTP: for trying, tests and benchmarks
@@ -61,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check(&args.config),
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Key(args) => key::run(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Engine(args) => engine::run(args),
     };

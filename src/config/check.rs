@@ -1,7 +1,7 @@
 //! What `warmgate check` says of a configuration that is right: its size, and what is worth a second look.
 
 use super::problem::counted;
-use super::{Backend, BackendUrl, Config, Host, Listener, Pool, Protocol, Scheme, Verify};
+use super::{Backend, BackendUrl, Config, Host, Listener, Pool, Protocol, Scheme, Secret, Verify};
 use std::path::Path;
 
 /// One line that `origin` is good, and a line for each of [`notes`].
@@ -33,8 +33,12 @@ pub fn notes(config: &Config) -> Vec<String> {
     }
     if !config.admin.address.ip().is_loopback() {
         let address = config.admin.address;
-        notes.push(format!("admin.address: whoever reaches {address} can drain and reload: it asks for no password"));
+        notes.push(format!("admin.address: the token goes to {address} in the clear: keep that network to operators"));
     }
+    if config.auth.keys_file.is_some() && config.auth.keys.is_empty() {
+        notes.push("auth.keys_file: it has no keys, so nobody can call".to_owned());
+    }
+    notes.extend(open_secrets(config));
     config.pools.iter().for_each(|pool| notes.extend(pool_notes(pool, &config.listeners)));
     if config.pools.iter().all(|pool| !pool.models.is_empty()) {
         notes.push(
@@ -42,6 +46,18 @@ pub fn notes(config: &Config) -> Vec<String> {
         );
     }
     notes
+}
+
+/// Files of keys and tokens that every user of this machine can read.
+pub fn open_secrets(config: &Config) -> Vec<String> {
+    let keys = config.auth.keys_file.as_deref().map(|path| ("auth.keys_file".to_owned(), path));
+    let token = config.admin.token.as_ref().and_then(Secret::file).map(|path| ("admin.token_file".to_owned(), path));
+    let pools = config.pools.iter().filter_map(|pool| {
+        let path = pool.api_key.as_ref()?.file()?;
+        Some((format!("pool {}: api_key_file", pool.name), path))
+    });
+    let files = keys.into_iter().chain(token).chain(pools).filter(|(_, path)| others_can_read(path));
+    files.map(|(key, path)| format!("{key}: every user can read {}; chmod 640 or 600 it", path.display())).collect()
 }
 
 fn pool_notes(pool: &Pool, listeners: &[Listener]) -> Vec<String> {

@@ -5,6 +5,7 @@
 //! configuration is dropped then, and only the problems leave this file.
 
 use super::apart::is_rotated_with;
+use super::auth;
 use super::exact;
 use super::problem::Found;
 use super::reader::{Key, Place, Reader, Section};
@@ -12,8 +13,8 @@ use super::tls;
 use super::tree::Item;
 use super::values as kind;
 use super::{
-    AccessLog, Admin, Backend, BlockTrace, Config, Ejection, Engine, Health, Limits, Listener, Locality, Logging,
-    Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, UpstreamTls,
+    AccessLog, Admin, AdminPage, Backend, BlockTrace, Choice, Config, Ejection, Engine, Health, Limits, Listener,
+    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, UpstreamTls,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -36,14 +37,15 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// The configuration a file's tree says, or everything that is wrong with it.
-pub(super) fn read(tree: &Item) -> Result<Config, Found> {
+/// The configuration a file's tree says, and everything that is wrong with it: with a problem, it is not to be used but
+/// for finding more of them. An error if the tree says none at all.
+pub(super) fn read(tree: &Item) -> Result<(Config, Found), Found> {
     let mut reader = Reader::default();
     let config = reader.root(tree, root);
     let (problems, _) = reader.finish();
     match config {
-        Some(config) if problems.is_empty() => Ok(config),
-        _ => Err(problems),
+        Some(config) => Ok((config, problems)),
+        None => Err(problems),
     }
 }
 
@@ -73,6 +75,7 @@ fn root(file: &mut Section<'_, '_>) -> Config {
     Config {
         listeners,
         admin,
+        auth: file.section("auth", auth::auth),
         server: file.section("server", server),
         limits: file.section("limits", limits),
         locality: file.section("locality", locality),
@@ -86,6 +89,7 @@ fn listener(section: &mut Section<'_, '_>, addresses: &mut Vec<(Place, SocketAdd
     let address = section.required("address", kind::address());
     let tls = section.optional_section("tls", tls::listener);
     let is_h2c = section.value("h2c", kind::flag(), false);
+    let requires_key = section.value("requires_key", kind::flag(), true);
     let address = address?;
     addresses.push((section.place_of("address"), address));
     let protocol = match (section.has("tls"), is_h2c) {
@@ -97,7 +101,7 @@ fn listener(section: &mut Section<'_, '_>, addresses: &mut Vec<(Place, SocketAdd
         (false, true) => Protocol::H2c,
         (false, false) => Protocol::Http,
     };
-    Some(Listener { address, protocol })
+    Some(Listener { address, protocol, requires_key })
 }
 
 /// Two sockets cannot have one address, nor one port where either takes every interface.
@@ -122,11 +126,17 @@ fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
 fn admin(section: &mut Section<'_, '_>) -> Admin {
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
     let address = section.value("address", kind::address(), local);
-    let allow_remote = section.value("allow_remote", kind::flag(), false);
-    if !address.ip().is_loopback() && !allow_remote {
-        section.reject("address", "reachable from other machines; expected 127.0.0.1:PORT, or `allow_remote: true`");
+    let token = section.value("token_file", kind::secret_file_or_none(), None);
+    let open_pages = section.values("open_paths", AdminPage::NAMES.len(), kind::choice());
+    if !address.ip().is_loopback() && token.is_none() {
+        section
+            .reject("address", "reachable from other machines; expected 127.0.0.1:PORT, or a `token_file` beside it");
     }
-    Admin { address, allow_remote }
+    let open_pages = match open_pages {
+        Some(given) => given.into_iter().map(|(_, page)| page).collect(),
+        None => vec![AdminPage::Healthz, AdminPage::Readyz],
+    };
+    Admin { address, token, open_pages }
 }
 
 fn server(section: &mut Section<'_, '_>) -> Server {
@@ -225,6 +235,7 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         block_tokens: section.value("block_tokens", kind::count(8192), at_least_one(16)),
         kv_tokens: section.value("kv_tokens", kind::count(1_000_000_000), at_least_one(400_000)),
         api_key: section.value("api_key_file", kind::secret_file_or_none(), None),
+        forward_credentials: section.value("forward_credentials", kind::flag(), false),
         tokenizer: section.optional_section("tokenizer", exact::tokenizer),
         kv_events: section.section("kv_events", exact::kv_events),
         health: section.section("health", |section| health(section, engine)),

@@ -1,9 +1,11 @@
 //! The checked sections of the configuration. Each key's default and range are those of `file`, repeated in
 //! `conf/example.yaml`, where a test compares them with it.
 
+mod auth;
 mod exact;
 mod tls;
 
+pub use auth::{Auth, Key, KeyLimits, Priority};
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
 pub use tls::{CertificateFiles, ClientCertificates, Tls, TlsVersion, UpstreamTls, Verify};
 pub(super) use tls::{ClientsShow, MAX_CERTIFICATES};
@@ -33,6 +35,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What is spoken there.
     pub protocol: Protocol,
+    /// Whether callers need a key here, if there are keys; true.
+    pub requires_key: bool,
 }
 
 /// What a listener speaks. HTTP/2 without TLS has listeners of its own: telling it from HTTP/1.1 by its first bytes
@@ -47,13 +51,26 @@ pub enum Protocol {
     H2c,
 }
 
-/// The operators' listener: metrics, readiness, drain, reload. It asks for no password.
+/// The operators' listener: metrics, readiness, drain, reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
-    /// Where to listen; 127.0.0.1:9090. Other machines can reach it only with `allow_remote`.
+    /// Where to listen; 127.0.0.1:9090. Other machines can reach it only with a token.
     pub address: SocketAddr,
-    /// Whether `address` may be one that other machines reach; false.
-    pub allow_remote: bool,
+    /// What operators have to send as a bearer token: the content of a file; `None`, in the file none.
+    pub token: Option<Secret>,
+    /// What is shown without it; /healthz and /readyz.
+    pub open_pages: Vec<AdminPage>,
+}
+
+/// A page of the operators' listener that changes nothing and may be open to all who reach it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminPage {
+    /// Whether the process lives.
+    Healthz,
+    /// Whether it can serve.
+    Readyz,
+    /// Everything counted, by the names of pools, backends and callers.
+    Metrics,
 }
 
 /// The process and its client connections.
@@ -174,9 +191,11 @@ pub struct Pool {
     /// Tokens of KV cache of one backend, until the engine reports its own; 400000, 1 to 1000000000, at least
     /// `block_tokens`.
     pub kv_tokens: NonZeroU32,
-    /// What the backends want to hear from this program itself (probes, scrapes and the like): the content of a file;
-    /// `None`, in the file none.
+    /// The key that the backends want to hear, with requests and from this program itself (probes, scrapes and the
+    /// like): the content of a file; `None`, in the file none.
     pub api_key: Option<Secret>,
+    /// Whether requests keep the credentials that their callers sent, in place of `api_key`; false.
+    pub forward_credentials: bool,
     /// How prompts become token ids; none, in the file no such section, cuts them by bytes.
     pub tokenizer: Option<Tokenizer>,
     /// How its backends with https urls are spoken to, unless they say otherwise.
@@ -312,6 +331,11 @@ impl Listener {
 impl Choice for Engine {
     const NAMES: &'static [(&'static str, Self)] =
         &[("vllm", Self::Vllm), ("sglang", Self::Sglang), ("generic", Self::Generic)];
+}
+
+impl Choice for AdminPage {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("/healthz", Self::Healthz), ("/readyz", Self::Readyz), ("/metrics", Self::Metrics)];
 }
 
 impl Choice for Policy {

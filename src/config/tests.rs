@@ -135,7 +135,7 @@ fn the_example_says_the_range_of_every_key() {
 
 #[test]
 fn the_files_of_conf_fit_the_page() {
-    for (name, text) in [("example", EXAMPLE), ("minimal", MINIMAL)] {
+    for (name, text) in [("example", EXAMPLE), ("minimal", MINIMAL), ("keys", include_str!("../../conf/keys.yaml"))] {
         for (at, line) in text.lines().enumerate() {
             assert!(line.chars().count() <= 120, "{name} line {} is longer than 120 columns", at + 1);
             assert!(line.trim_end() == line && !line.contains('\t'), "{name} line {} has stray white space", at + 1);

@@ -81,7 +81,9 @@ pub fn start(
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
     table.apply(&state.config.load(), &tokenizers, &tls);
-    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers, tls, refused_files: None };
+    let source = source.map(|path| Source::new(path, &state.config.load()));
+    reload::warn_of_open_secrets(&state.config.load());
+    let mut control = Loop { state, source, table, tokenizers, tls, refused_files: None };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
 }
@@ -132,11 +134,17 @@ impl Loop {
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => {
+                        self.obey(command);
+                        news.follow(self.source.as_ref());
+                    }
                     None => return,
                 },
                 Some(report) = reports.recv() => self.observe(report, &mut reports),
-                () = news.next() => self.follow_file(),
+                () = news.next() => {
+                    self.follow_file();
+                    news.follow(self.source.as_ref());
+                }
                 () = certificates.next() => self.renew(),
                 _ = tick.tick() => self.table.tick(time::now()),
             }
@@ -241,6 +249,8 @@ impl Loop {
     fn apply(&mut self, config: Config, tokenizers: Tokenizers) {
         self.tokenizers = tokenizers;
         self.state.set_bounds(&config);
+        self.state.set_callers(&config.auth);
+        reload::warn_of_open_secrets(&config);
         self.state.config.store(Arc::new(config));
         self.table.apply(&self.state.config.load(), &self.tokenizers, &self.tls);
         self.publish();

@@ -8,8 +8,8 @@ use super::probe::{BackendId, Watched};
 use crate::client::Connections;
 use crate::config;
 use crate::pool::{
-    Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings, TierCredits,
-    Timeouts,
+    Backend, CostModel, Credentials, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings,
+    TierCredits, Timeouts,
 };
 use crate::time::Moment;
 use crate::tls::{self, Upstream};
@@ -67,6 +67,13 @@ pub(super) fn policy(pool: &config::Pool) -> Policy {
 
 pub(super) fn credits(pool: &config::Pool) -> TierCredits {
     TierCredits { cpu: pool.kv_events.cpu_credit, disk: pool.kv_events.disk_credit }
+}
+
+pub(super) fn credentials(pool: &config::Pool) -> Credentials {
+    if pool.forward_credentials {
+        return Credentials::Callers;
+    }
+    Credentials::Own(pool.api_key.as_ref().and_then(crate::client::bearer))
 }
 
 pub(super) fn ejection(pool: &config::Pool) -> EjectionSettings {

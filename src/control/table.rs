@@ -345,6 +345,7 @@ impl PoolEntry {
             ejection: settings::ejection(&self.config),
             retry: settings::retry(&state.config.load().retry),
             timeouts: settings::timeouts(&self.config),
+            credentials: settings::credentials(&self.config),
             session_header: self.config.session_header.clone(),
             tokenizer: self.tokenizer.clone(),
             credits: settings::credits(&self.config),

@@ -30,6 +30,14 @@ pub enum Reason {
     UpstreamFailed,
     /// Rejected: the backend did not reply in time.
     UpstreamTimeout,
+    /// Rejected: the backend wants another key than it was shown.
+    BackendKey,
+    /// Rejected: no key, or nobody's.
+    Unauthorized,
+    /// Rejected: the caller may not use the model or the pool.
+    Denied,
+    /// Rejected: the caller has used up one of its limits.
+    Limited,
     /// Answered by this process itself, such as a merged model list.
     Local,
     /// The process ended before the reply did.
@@ -118,7 +126,7 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -130,6 +138,10 @@ impl Reason {
         Self::BodyTimeout,
         Self::UpstreamFailed,
         Self::UpstreamTimeout,
+        Self::BackendKey,
+        Self::Unauthorized,
+        Self::Denied,
+        Self::Limited,
         Self::Local,
         Self::Cut,
         Self::Internal,
@@ -149,6 +161,10 @@ impl Reason {
             Self::BodyTimeout => "body_timeout",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
+            Self::BackendKey => "backend_key",
+            Self::Unauthorized => "unauthorized",
+            Self::Denied => "denied",
+            Self::Limited => "limited",
             Self::Local => "local",
             Self::Cut => "cut",
             Self::Internal => "internal",

@@ -29,7 +29,9 @@ pub use policy::{CostModel, Policy, PolicyKind};
 pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
-pub use snapshot::{BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts};
+pub use snapshot::{
+    BackendSnapshot, Credentials, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts,
+};
 pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
 
 /// Where a backend is reached, as plain data.

@@ -10,7 +10,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::{
@@ -51,6 +51,8 @@ pub struct PoolSnapshot {
     pub retry: RetrySettings,
     /// How long one attempt may take.
     pub timeouts: Timeouts,
+    /// Whose credentials its backends are shown.
+    pub credentials: Credentials,
     /// The header that names a request's session, if one does.
     pub session_header: Option<HeaderName>,
     /// Makes prompts into the token ids that its engines make of them.
@@ -61,6 +63,15 @@ pub struct PoolSnapshot {
     pub silent_after: NonZeroU32,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
+}
+
+/// Whose credentials go to a backend with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// The caller's, as it sent them.
+    Callers,
+    /// Ours, as the value of `Authorization`, if we have any; never the caller's.
+    Own(Option<HeaderValue>),
 }
 
 /// Limits of one attempt at a backend.
@@ -207,6 +218,7 @@ impl PoolSnapshot {
             ejection: EjectionSettings::default(),
             retry: RetrySettings::default(),
             timeouts: Timeouts::default(),
+            credentials: Credentials::default(),
             session_header: None,
             tokenizer: None,
             credits: TierCredits::default(),
@@ -242,6 +254,14 @@ impl PoolSnapshot {
     /// The prefill rate of its backends together.
     pub fn rate(&self) -> PoolRate {
         PoolRate::of(self.backends.iter().map(|backend| backend.backend.load().rate()))
+    }
+}
+
+// === impl Credentials ===
+
+impl Default for Credentials {
+    fn default() -> Self {
+        Self::Own(None)
     }
 }
 

@@ -13,6 +13,7 @@ use super::body::Buffered;
 use super::finish;
 use super::plan::Plan;
 use super::reject::Reject;
+use crate::auth::{Caller, Charge};
 use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
@@ -31,6 +32,10 @@ pub struct RequestContext {
     pub(super) seen: Seen,
     /// When the header was read.
     pub(super) started: Moment,
+    /// Whose key it came with, where one is required.
+    pub(super) caller: Option<Arc<Caller>>,
+    /// What it has taken of the caller's limits.
+    pub(super) charge: Option<Charge>,
     /// The client's `x-request-id`, or ours.
     pub(super) request_id: String,
     /// The body, until the first response byte.
@@ -114,6 +119,8 @@ impl RequestContext {
             is_recorded: false,
             seen: Seen::default(),
             started: time::now(),
+            caller: None,
+            charge: None,
             request_id: String::new(),
             body: None,
             request_bytes: 0,

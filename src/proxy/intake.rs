@@ -6,7 +6,7 @@ use pingora_proxy::Session;
 
 use super::context::{RequestContext, Route, Seen};
 use super::finish::shortened;
-use super::{Reject, body, models, plan};
+use super::{Reject, body, callers, models, plan};
 use crate::state::State;
 use crate::time;
 use crate::tls::client_identity;
@@ -20,7 +20,7 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Settles the connection and refuses what should not get further.
-pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestContext, requires_key: bool) -> Result<()> {
     ctx.request_id = request_id(session);
     ctx.seen = seen(session);
     let config = state.config.load();
@@ -42,6 +42,9 @@ pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestConte
         session.set_keepalive(None);
         return Err(ctx.refuse(Reject::HeaderTooLarge { limit }));
     }
+    if requires_key {
+        callers::identify(state, session, ctx).map_err(|reject| ctx.refuse(reject))?;
+    }
     Ok(())
 }
 
@@ -51,7 +54,7 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
         session.set_keepalive(None);
         return Err(ctx.refuse(Reject::Upgrade));
     }
-    if let Some(list) = models::list(state, session) {
+    if let Some(list) = models::list(state, session, ctx.caller.as_deref()) {
         ctx.answer.is_local = true;
         models::reply(session, list).await?;
         return Ok(true);
@@ -65,6 +68,7 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     let head = plan::Head::of(session.req_header());
     let planned = plan::plan(&snapshot, head, &bytes, &state.responses).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
+    callers::permit(ctx, &snapshot.pools()[pool], &plan).map_err(|reject| ctx.refuse(reject))?;
     if let Some(failure) = plan.tokenizing {
         state.metrics.tokenized(snapshot.pools()[pool].pool.name(), failure);
     }

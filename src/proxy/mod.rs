@@ -1,11 +1,12 @@
 //! The data path: one request from its header to its log line.
 //!
-//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`mod@plan`]
-//! says what the request asks of routing, [`peer`] chooses and connects, [`response`] watches the answer, [`reject`]
-//! and [`reply`] make our own error replies, [`finish`] counts and logs.
+//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call,
+//! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`peer`] chooses and connects,
+//! [`response`] watches the answer, [`reject`] and [`reply`] make our own error replies, [`finish`] counts and logs.
 
 mod blocks;
 pub mod body;
+mod callers;
 mod context;
 mod finish;
 mod intake;
@@ -40,14 +41,16 @@ use context::RequestContext;
 /// The proxy application.
 pub struct Gateway {
     state: Arc<State>,
+    /// Whether its callers need a key, if there are keys.
+    requires_key: bool,
 }
 
 // === impl Gateway ===
 
 impl Gateway {
-    /// Serves from this state.
-    pub fn new(state: Arc<State>) -> Self {
-        Self { state }
+    /// Serves from this state; those who have a key of it, where one is required.
+    pub fn new(state: Arc<State>, requires_key: bool) -> Self {
+        Self { state, requires_key }
     }
 }
 
@@ -63,7 +66,7 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut pingora_core::modules::http::HttpModules) {}
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<()> {
-        intake::admit(&self.state, session, ctx)
+        intake::admit(&self.state, session, ctx, self.requires_key)
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {

@@ -9,9 +9,9 @@ use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_http::RequestHeader;
 
 use super::context::{Attempt, RequestContext, Route};
-use super::linger;
 use super::plan::owner_index;
 use super::reject::Reject;
+use super::{callers, linger};
 use crate::pool::{BackendSnapshot, Prediction};
 use crate::routing::{self, Dispatched, NoBackend, Pass};
 use crate::shadow::{self, Replay, ShadowInFlight};
@@ -39,6 +39,12 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
             return Err(ctx.refuse(reject));
         }
     };
+    let matched_tokens = u64::from(dispatched.decision.matched_tokens);
+    if ctx.attempts == 0
+        && let Err(limited) = callers::charge_uncached(&mut ctx.charge, &route.plan, matched_tokens, started)
+    {
+        return Err(ctx.refuse(limited.into()));
+    }
     route.decision_micros = time::now().since(started).as_micros().try_into().unwrap_or(u64::MAX);
     ctx.attempts += 1;
     if ctx.attempts == 1 {
@@ -155,6 +161,9 @@ pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result
     }
     if let Some(rank) = ctx.rank() {
         request.insert_header(X_DATA_PARALLEL_RANK, rank)?;
+    }
+    if let Some(route) = &ctx.route {
+        callers::show_credentials(request, &route.pool().credentials)?;
     }
     request.insert_header("x-request-id", &ctx.request_id)
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::body::BodyError;
 use super::finish::shortened;
+use crate::auth::{Denied, LimitKind, Limited};
 use crate::metrics::Reason;
 use crate::request::ReadError;
 
@@ -60,6 +61,27 @@ pub enum Reject {
     BadRequest,
     /// A protocol upgrade was asked for.
     Upgrade,
+    /// The request came without a key where one is required, or with one that is nobody's.
+    Unauthorized {
+        /// Whether it had one.
+        has_key: bool,
+    },
+    /// Its caller may not have what it asks for.
+    Denied {
+        /// What that is.
+        denied: Denied,
+        /// The model that the client named.
+        model: Option<String>,
+    },
+    /// Its caller has used up one of its limits.
+    Limited(Limited),
+    /// The backend wants another key than it was shown.
+    BackendKey {
+        /// The pool's name.
+        pool: String,
+        /// Whether it was shown one.
+        has_key: bool,
+    },
     /// A fault of this program.
     Internal,
 }
@@ -86,10 +108,13 @@ impl Reject {
             Self::BadJson(_) | Self::BadBody | Self::BadRequest | Self::Upgrade => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeaderTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::Denied { denied: Denied::Model, .. } => StatusCode::NOT_FOUND,
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            Self::Denied { .. } => StatusCode::FORBIDDEN,
+            Self::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoBackend { .. } | Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
-            Self::UpstreamFailed { .. } => StatusCode::BAD_GATEWAY,
+            Self::UpstreamFailed { .. } | Self::BackendKey { .. } => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -105,6 +130,10 @@ impl Reject {
             Self::NoRoom => Reason::NoRoom,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::UpstreamFailed { .. } => Reason::UpstreamFailed,
+            Self::Unauthorized { .. } => Reason::Unauthorized,
+            Self::Denied { .. } => Reason::Denied,
+            Self::Limited(_) => Reason::Limited,
+            Self::BackendKey { .. } => Reason::BackendKey,
             Self::UpstreamTimeout => Reason::UpstreamTimeout,
             Self::Internal => Reason::Internal,
         }
@@ -112,7 +141,15 @@ impl Reject {
 
     /// Seconds after which a client may try again, where that can help.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        matches!(self, Self::NoBackend { .. } | Self::NoRoom).then_some(1)
+        match self {
+            Self::NoBackend { .. } | Self::NoRoom => Some(1),
+            // Rounded up: whoever comes back then is not too early.
+            Self::Limited(limited) => {
+                let millis = limited.retry_after.as_millis().div_ceil(1000).max(1);
+                Some(u32::try_from(millis).unwrap_or(u32::MAX))
+            }
+            _ => None,
+        }
     }
 
     fn code(&self) -> &'static str {
@@ -123,7 +160,11 @@ impl Reject {
             Self::Upgrade => "upgrade_not_supported",
             Self::TooLarge { .. } => "request_too_large",
             Self::HeaderTooLarge { .. } => "header_too_large",
-            Self::UnknownModel { .. } => "model_not_found",
+            Self::UnknownModel { .. } | Self::Denied { denied: Denied::Model, .. } => "model_not_found",
+            Self::Unauthorized { .. } => "invalid_api_key",
+            Self::Denied { .. } => "permission_denied",
+            Self::Limited(_) => "rate_limit_exceeded",
+            Self::BackendKey { .. } => "backend_key_refused",
             Self::NoBackend { .. } => "no_backend",
             Self::NoRoom => "overloaded",
             Self::BodyTimeout(_) => "body_timeout",
@@ -163,19 +204,51 @@ impl Reject {
                 format!("The backends failed before they replied ({attempts} attempts).")
             }
             Self::UpstreamTimeout => "The backend did not reply in time.".into(),
+            Self::Unauthorized { has_key: false } => {
+                "An API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`.".into()
+            }
+            Self::Unauthorized { has_key: true } => "The API key is not known here.".into(),
+            Self::Denied { denied: Denied::Model, model } => {
+                let model = shortened(model.as_deref().unwrap_or_default(), MAX_NAME_BYTES);
+                format!("The model `{model}` does not exist, or this API key may not use it.")
+            }
+            Self::Denied { denied: Denied::NoModel, .. } => {
+                "This API key is for certain models only; name one of them in `model`.".into()
+            }
+            Self::Denied { denied: Denied::Pool, .. } => "This API key may not be used for this.".into(),
+            Self::Limited(Limited { kind, allowed, retry_after }) => {
+                let wait = retry_after.as_secs_f64();
+                format!("This API key is limited to {allowed} {}. Try again in {wait:.1} s.", in_words(*kind))
+            }
+            Self::BackendKey { pool, has_key: false } => format!(
+                "The backends of pool `{pool}` want an API key, and this proxy has none for them: set the pool's \
+                 api_key_file, or forward_credentials to send the caller's."
+            ),
+            Self::BackendKey { pool, has_key: true } => {
+                format!("The backends of pool `{pool}` refuse the API key of the pool's api_key_file.")
+            }
             Self::BadRequest => "The request header is not valid HTTP.".into(),
             Self::Upgrade => "Protocol upgrades are not supported.".into(),
             Self::Internal => "The proxy failed to handle this request.".into(),
         }
     }
 
+    /// What kind of error it is, in OpenAI's words.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Limited(Limited { kind: LimitKind::Requests | LimitKind::Concurrent, .. }) => "requests",
+            Self::Limited(_) => "tokens",
+            _ if self.status().is_client_error() => "invalid_request_error",
+            _ => "server_error",
+        }
+    }
+
     /// The reply's body.
     pub fn body(&self) -> Bytes {
-        let is_clients_fault = self.status().is_client_error();
         let error = ErrorBody {
             message: self.message(),
-            r#type: if is_clients_fault { "invalid_request_error" } else { "server_error" },
-            param: matches!(self, Self::UnknownModel { .. }).then_some("model"),
+            r#type: self.kind(),
+            param: (self.code() == "model_not_found").then_some("model"),
             code: self.code(),
         };
         // Strings and no maps: serialising cannot fail.
@@ -191,10 +264,29 @@ impl Reject {
         header.insert_header(http::header::CONTENT_TYPE, "application/json")?;
         header.insert_header(http::header::CONTENT_LENGTH, length)?;
         header.insert_header("x-request-id", request_id)?;
+        if matches!(self, Self::Unauthorized { .. }) {
+            header.insert_header(http::header::WWW_AUTHENTICATE, "Bearer realm=\"warmgate\"")?;
+        }
         if let Some(seconds) = self.retry_after_seconds() {
             header.insert_header(http::header::RETRY_AFTER, seconds)?;
         }
         Ok(Box::new(header))
+    }
+}
+
+/// A limit, as it follows the number that it allows.
+fn in_words(kind: LimitKind) -> &'static str {
+    match kind {
+        LimitKind::Requests => "requests a minute",
+        LimitKind::Concurrent => "requests at a time",
+        LimitKind::Tokens => "tokens a minute",
+        LimitKind::UncachedTokens => "uncached prompt tokens a minute",
+    }
+}
+
+impl From<Limited> for Reject {
+    fn from(limited: Limited) -> Self {
+        Self::Limited(limited)
     }
 }
 
@@ -237,6 +329,26 @@ mod tests {
     fn an_endless_model_name_is_cut_at_a_character() {
         let body = Reject::UnknownModel { model: "ä".repeat(100_000) }.body();
         assert!(body.len() < 500, "{} bytes", body.len());
+    }
+
+    #[test]
+    fn a_limit_says_which_it_is_and_when_to_come_back() {
+        for (kind, named, millis, seconds) in [
+            (LimitKind::Requests, "requests", 1, "1"),
+            (LimitKind::Concurrent, "requests", 1000, "1"),
+            (LimitKind::Tokens, "tokens", 1001, "2"),
+            (LimitKind::UncachedTokens, "tokens", 61_000, "61"),
+        ] {
+            let retry_after = Duration::from_millis(millis);
+            let reject = Reject::from(Limited { kind, allowed: std::num::NonZeroU32::MIN, retry_after });
+            let header = reject.header(2, "id").unwrap();
+            assert_eq!((header.status.as_u16(), &header.headers["retry-after"]), (429, &seconds.parse().unwrap()));
+            let value: serde_json::Value = serde_json::from_slice(&reject.body()).unwrap();
+            assert_eq!(
+                (&value["error"]["code"], &value["error"]["type"]),
+                (&"rate_limit_exceeded".into(), &named.into())
+            );
+        }
     }
 
     #[test]

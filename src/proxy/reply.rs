@@ -4,6 +4,7 @@ use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 
 use super::body;
+use super::callers;
 use super::context::RequestContext;
 use super::reject::Reject;
 
@@ -25,7 +26,7 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
     if body_is_unread {
         session.set_keepalive(None);
     }
-    if let Err(error) = send(session, reject, &ctx.request_id).await {
+    if let Err(error) = send(session, reject, ctx).await {
         log::debug!("request {}: the error reply was not delivered: {}", ctx.request_id, error.etype().as_str());
     }
     if body_is_unread {
@@ -34,9 +35,10 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
     FailToProxy { error_code: reject.status().as_u16(), can_reuse_downstream: is_early && !body_is_unread }
 }
 
-async fn send(session: &mut Session, reject: &Reject, request_id: &str) -> pingora_core::Result<()> {
+async fn send(session: &mut Session, reject: &Reject, ctx: &RequestContext) -> pingora_core::Result<()> {
     let body = reject.body();
-    let header = reject.header(body.len(), request_id)?;
+    let mut header = reject.header(body.len(), &ctx.request_id)?;
+    callers::annotate(&mut header, ctx.caller.as_ref())?;
     session.downstream_session.write_response_header(header).await?;
     session.downstream_session.write_response_body(body, true).await
 }

@@ -10,9 +10,10 @@ use pingora_proxy::Session;
 use smallvec::SmallVec;
 
 use super::context::RequestContext;
-use super::{linger, retry};
+use super::reject::Reject;
+use super::{callers, linger, retry};
 use crate::downstream;
-use crate::pool::FailureKind;
+use crate::pool::{Credentials, FailureKind};
 use crate::request::{Endpoint, ResponseReader};
 use crate::responses::Owner;
 use crate::state::State;
@@ -33,6 +34,11 @@ pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, c
         return bear_informational(header.status, ctx);
     }
     let status = header.status.as_u16();
+    if let Some(reject) = refused_key(status, ctx) {
+        // It answers; what it wants is not the caller's fault, and is the same at the next one.
+        retry::record_success(ctx);
+        return Err(ctx.refuse(reject).into_up());
+    }
     match status {
         OVERLOADED => {}
         500.. => retry::record_failure(ctx, FailureKind::ServerError),
@@ -50,6 +56,18 @@ pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, c
     }
     expect(header, ctx);
     Ok(())
+}
+
+/// Whether the backend wants another key than it was shown. Its answer would tell a caller that its own was wrong, which
+/// the backend has not seen.
+fn refused_key(status: u16, ctx: &RequestContext) -> Option<Reject> {
+    let pool = ctx.route.as_ref()?.pool();
+    match &pool.credentials {
+        Credentials::Own(own) if status == StatusCode::UNAUTHORIZED => {
+            Some(Reject::BackendKey { pool: pool.pool.name().to_string(), has_key: own.is_some() })
+        }
+        _ => None,
+    }
 }
 
 /// Lets an informational response by. Nobody asked for a switch of protocols, and one that never comes to its final
@@ -100,6 +118,7 @@ pub(super) fn annotate(
         header.remove_header(&TRANSFER_ENCODING);
         session.set_keepalive(None);
     }
+    callers::annotate(header, ctx.caller.as_ref())?;
     if !state.config.load().server.response_headers {
         return Ok(());
     }

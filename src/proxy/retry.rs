@@ -42,6 +42,11 @@ pub(super) fn after_exchange_failure(
         return error;
     }
     error.set_retry(false);
+    if ctx.reject.is_some() {
+        // We have ended it ourselves, over an answer that is not passed on.
+        log_attempt(ctx, "refused the key", &error);
+        return error;
+    }
     if *error.esource() == ErrorSource::Downstream {
         return error;
     }

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 pub use run::run;
 
-use crate::admin::{Admin, Certificates, Events, Gauges, Shadows};
+use crate::admin::{Admin, CallerCounts, Certificates, Events, Gauges, Shadows};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
 use crate::proxy::Gateway;
@@ -100,7 +100,8 @@ impl Server {
         for (at, listener) in config.listeners.iter().enumerate() {
             let is_h2c = listener.protocol == Protocol::H2c;
             let socket = bind(listener.address, tls.endpoint(at)).await?;
-            bound.push((if is_h2c { socket.awaiting_preface() } else { socket }, is_h2c));
+            let socket = if is_h2c { socket.awaiting_preface() } else { socket };
+            bound.push((socket, is_h2c, listener.requires_key));
         }
         let admin = bind(config.admin.address, None).await?;
         let state = Arc::new(State::new(config)?);
@@ -108,17 +109,23 @@ impl Server {
         state.metrics.add_collector(Box::new(Events::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Shadows::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Certificates::new(Arc::clone(&tls))));
+        state.metrics.add_collector(Box::new(CallerCounts::new(Arc::clone(&state))));
         let (control, _) = control::start(Arc::clone(&state), source, tls)?;
         Self::serve(state, control, bound, admin).map_err(StartError::System)
     }
 
-    fn serve(state: Arc<State>, control: Handle, bound: Vec<(Listener, bool)>, admin: Listener) -> io::Result<Self> {
+    fn serve(
+        state: Arc<State>,
+        control: Handle,
+        bound: Vec<(Listener, bool, bool)>,
+        admin: Listener,
+    ) -> io::Result<Self> {
         let (stop_accepting, stop) = watch::channel(false);
         let (stop_admin, admin_stop) = watch::channel(false);
         let (mut listeners, mut addresses, mut apps) = (JoinSet::new(), Vec::new(), Vec::new());
-        for (listener, is_h2c) in bound {
+        for (listener, is_h2c, requires_key) in bound {
             addresses.push(listener.local_addr()?);
-            let app = Arc::new(application(&state, is_h2c));
+            let app = Arc::new(application(&state, is_h2c, requires_key));
             listeners.spawn(listener.serve(
                 Arc::clone(&app),
                 Door::counted(&state),
@@ -195,14 +202,14 @@ fn bind_advice(error: &io::Error) -> &'static str {
     }
 }
 
-fn application(state: &Arc<State>, is_h2c: bool) -> HttpProxy<Gateway> {
+fn application(state: &Arc<State>, is_h2c: bool, requires_key: bool) -> HttpProxy<Gateway> {
     let conf = ServerConf {
         upstream_keepalive_pool_size: UPSTREAM_POOL_SIZE,
         // Ours count attempts and have their own limit; this one only has to be out of the way.
         max_retries: 16,
         ..ServerConf::default()
     };
-    let mut app = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state)));
+    let mut app = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state), requires_key));
     let mut options = HttpServerOptions::default();
     options.h2c = is_h2c;
     options.h2_idle_timeout = Some(H2_IDLE_TIME);

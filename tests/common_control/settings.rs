@@ -10,6 +10,7 @@ use super::engine::Engine;
 pub struct Settings {
     pub listeners: String,
     pub admin: String,
+    pub auth: String,
     pub server: String,
     pub locality: String,
     pub retry: String,
@@ -34,6 +35,7 @@ impl Settings {
         Self {
             listeners: "[{address: '127.0.0.1:0'}]".into(),
             admin: "{address: '127.0.0.1:0'}".into(),
+            auth: "{}".into(),
             server: "{drain_delay: 100ms, drain_timeout: 60s}".into(),
             locality: "{max_bytes: 16MiB}".into(),
             retry: "{max_attempts: 3, budget: 1.0}".into(),
@@ -76,6 +78,7 @@ impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "listeners: {}", self.listeners)?;
         writeln!(f, "admin: {}", self.admin)?;
+        writeln!(f, "auth: {}", self.auth)?;
         writeln!(f, "server: {}", self.server)?;
         writeln!(f, "locality: {}", self.locality)?;
         writeln!(f, "retry: {}", self.retry)?;

@@ -3,6 +3,7 @@
 //! Each test boots a machine of its own (`machine.rs`), installs the unit as `systemd/README.md` says and drives it
 //! with `systemctl`. Where namespaces are not permitted the tests say so on the terminal and pass.
 
+mod credentials;
 mod fleet;
 mod machine;
 

@@ -23,7 +23,9 @@ fn rendered(source: &str, body: serde_json::Value) -> Result<String, NotTokenize
     let templates = compiled(source).unwrap();
     let mut plan = request::read(Endpoint::ChatCompletions, body.to_string().as_bytes(), &TextCache::new(0))?;
     let Some(PlannedPrompt::Chat(chat)) = plan.prompts.pop() else { unreachable!("a chat") };
-    templates.render(&chat, UNIX_EPOCH + Duration::from_secs(1_795_965_161), &Stop::default()).map(|text| String::from_utf8(text).unwrap())
+    templates
+        .render(&chat, UNIX_EPOCH + Duration::from_secs(1_795_965_161), &Stop::default())
+        .map(|text| String::from_utf8(text).unwrap())
 }
 
 fn user(text: &str) -> serde_json::Value {
