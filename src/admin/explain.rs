@@ -69,8 +69,8 @@ pub(super) async fn explain(state: &State, path: &str, body: &Bytes, now: Moment
         plan(&snapshot, Head { is_post: true, path, headers: &HeaderMap::new() }, body, &state.responses).await?;
     let pool = &snapshot.pools()[index];
     let matched = plan.matched(&state.index, &state.events, pool);
-    let filtered = routing::candidates(pool, &matched.tokens, &[], now);
-    let query = plan.query();
+    let query = plan.query_in(pool);
+    let filtered = routing::candidates(pool, &query, &matched.tokens, &[], now);
     let decision = routing::choose(&pool.policy, &query, &filtered.candidates, &mut fastrand::Rng::with_seed(0));
     let chosen = decision.map(|decision| decision.index);
     let costs = routing::score(&pool.policy.cost, &query, &filtered.candidates);

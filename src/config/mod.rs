@@ -14,6 +14,7 @@ mod file;
 mod problem;
 mod reader;
 mod sections;
+mod timing;
 mod tree;
 mod url;
 mod values;
@@ -23,9 +24,10 @@ mod tests;
 
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
-    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, KvEvents, Limits, Listener,
-    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Secret, Server, Timeouts, Tls, Tokenizer,
+    AccessLog, Admin, Backend, BlockTrace, Choice, Drain, Ejection, Engine, EventEndpoint, Health, KvEvents, Limits,
+    Listener, Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Secret, Server, Timeouts, Tls, Tokenizer,
 };
+pub use timing::drain_deadline;
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 
 use std::io::Read;

@@ -2,8 +2,10 @@
 //! `conf/example.yaml`, where a test compares them with it.
 
 mod exact;
+mod timing;
 
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
+pub use timing::{Drain, Timeouts};
 
 use super::url::BackendUrl;
 use http::HeaderName;
@@ -193,8 +195,12 @@ pub struct Pool {
     pub metrics: Metrics,
     /// Exclusion because real requests failed.
     pub ejection: Ejection,
-    /// Limits of one attempt.
+    /// Limits of a request's time.
     pub timeouts: Timeouts,
+    /// Whether the header of a streamed answer waits for what comes first; true.
+    pub hold_header: bool,
+    /// How a backend leaves.
+    pub drain: Drain,
     /// How long an idle upstream connection is kept; 4 s, 100 ms to 1 h. Engines on uvicorn close theirs after 5 s.
     pub keepalive_idle: Duration,
     /// The backends; possibly none yet.
@@ -274,17 +280,6 @@ pub struct Ejection {
     pub max: Duration,
     /// No token for this long while requests are held counts as failed; 60 s, 1 s to 1 h.
     pub stuck_after: Duration,
-}
-
-/// Limits of one attempt at a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To connect, TLS included; 2 s, 10 ms to 1 min.
-    pub connect: Duration,
-    /// From the request sent to the response header, and between two reads of a response; 600 s, 100 ms to 24 h.
-    pub read: Duration,
-    /// Between two writes of a request; 30 s, 100 ms to 1 h.
-    pub write: Duration,
 }
 
 /// One backend.

@@ -8,6 +8,7 @@ pub mod engine;
 mod event_sources;
 mod events;
 mod health;
+mod leaving;
 mod probe;
 mod reload;
 mod settings;
@@ -48,9 +49,18 @@ pub struct Handle(mpsc::Sender<Command>);
 #[error("the control loop has ended")]
 pub struct Ended;
 
+/// What is asked for of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOrder {
+    /// It shall empty; its conversations may go on for this long, or as long as its pool's configuration says.
+    Drain(Option<Duration>),
+    /// It shall take requests again.
+    Undrain,
+}
+
 enum Command {
     Reload(oneshot::Sender<Result<Reloaded, Refused>>),
-    Drain { backend: String, is_draining: bool, reply: oneshot::Sender<usize> },
+    Drain { backend: String, order: DrainOrder, reply: oneshot::Sender<usize> },
     Beat(oneshot::Sender<()>),
 }
 
@@ -71,7 +81,7 @@ pub fn start(state: Arc<State>, source: Option<PathBuf>) -> Result<(Handle, Join
     let (handle, commands) = mpsc::channel(16);
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
-    table.apply(&state.config.load(), &tokenizers);
+    table.apply(&state.config.load(), &tokenizers, time::now());
     let mut control = Loop { state, source: source.map(Source::new), table, tokenizers };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
@@ -88,12 +98,13 @@ impl Handle {
         self.ask(Command::Reload).await
     }
 
-    /// Makes every backend of this name take no new requests, or take them again; how many there are.
+    /// Drains every backend of this name, or ends that; how many there are. One that a reload has removed can be given
+    /// another deadline, but not be kept.
     ///
     /// # Errors
     /// [`Ended`].
-    pub async fn set_draining(&self, backend: &str, is_draining: bool) -> Result<usize, Ended> {
-        self.ask(|reply| Command::Drain { backend: backend.to_owned(), is_draining, reply }).await
+    pub async fn drain(&self, backend: &str, order: DrainOrder) -> Result<usize, Ended> {
+        self.ask(|reply| Command::Drain { backend: backend.to_owned(), order, reply }).await
     }
 
     /// Returns when the loop has come round: it is alive.
@@ -127,7 +138,7 @@ impl Loop {
                 },
                 Some(report) = reports.recv() => self.observe(report, &mut reports),
                 () = news.next() => self.follow_file(),
-                _ = tick.tick() => self.table.tick(time::now()),
+                _ = tick.tick() => self.tick(),
             }
         }
     }
@@ -138,10 +149,9 @@ impl Loop {
             Command::Reload(reply) => {
                 let _ = reply.send(self.reload());
             }
-            Command::Drain { backend, is_draining, reply } => {
-                let found = self.table.set_draining(&backend, is_draining);
+            Command::Drain { backend, order, reply } => {
+                let found = self.table.drain(&backend, order, time::now());
                 if found > 0 {
-                    log::info!("backend {backend}: draining is {}", if is_draining { "on" } else { "off" });
                     self.publish();
                 }
                 let _ = reply.send(found);
@@ -165,6 +175,12 @@ impl Loop {
     fn publish(&mut self) {
         let snapshot = self.table.snapshot();
         self.state.snapshot.store(Arc::new(snapshot));
+    }
+
+    fn tick(&mut self) {
+        if self.table.tick(time::now()) {
+            self.publish();
+        }
     }
 
     fn follow_file(&mut self) {
@@ -207,7 +223,7 @@ impl Loop {
         self.tokenizers = tokenizers;
         self.state.set_bounds(&config);
         self.state.config.store(Arc::new(config));
-        self.table.apply(&self.state.config.load(), &self.tokenizers);
+        self.table.apply(&self.state.config.load(), &self.tokenizers, time::now());
         self.publish();
         log::info!("the configuration was reloaded");
     }
