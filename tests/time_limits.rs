@@ -30,23 +30,25 @@ async fn silent_stream(exchange: &mut Exchange) -> io::Result<()> {
     Ok(())
 }
 
-/// One token, then comments for as long as anybody listens.
+/// One token, then comments for longer than any limit here.
 async fn only_comments_after_a_token(exchange: &mut Exchange) -> io::Result<()> {
     exchange.begin_stream().await?;
     exchange.event(TOKEN).await?;
-    loop {
+    for _ in 0..100 {
         exchange.raw(b"e\r\n: keep-alive\n\n\r\n").await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    exchange.end_stream().await
 }
 
-/// Tokens without an end.
+/// Tokens for longer than any limit here.
 async fn endless(exchange: &mut Exchange) -> io::Result<()> {
     exchange.begin_stream().await?;
-    loop {
+    for _ in 0..300 {
         exchange.event(TOKEN).await?;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    exchange.end_stream().await
 }
 
 async fn start(fleet: &Fleet, timeouts: &str, more: &str) -> Proxy {
