@@ -1,8 +1,6 @@
 //! A backend leaves: nothing new goes there, its conversations may go on until a deadline, and then it empties. By the
 //! operator and by a reload.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod common_control;
 
 use common_control::client::{ask, get, open_stream};

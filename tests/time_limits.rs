@@ -1,7 +1,5 @@
 //! Time limits of their own: each ends what it is about, says which it was, and blames who is to blame.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 mod common;
 
 use std::io;
