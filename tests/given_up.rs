@@ -210,7 +210,7 @@ async fn clients_see_nothing_of_a_vllm_that_is_told_to_stop() {
     let text = format!(
         "listeners: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\n\
          logging: {{access_log: 'off', level: 'off'}}\nretry: {{{FREE_RETRIES}, statuses: [502, 503, 504]}}\n\
-         pools:\n  - {{name: p, engine: vllm, policy: round_robin, backends: [{}], timeouts: {{between_tokens: 500ms}}}}\n",
+         pools:\n  - {{name: p, engine: vllm, policy: round_robin, backends: [{}], {NO_EJECTION}, timeouts: {{between_tokens: 500ms}}}}\n",
         backends.join(", ")
     );
     let config = warmgate::config::parse(&text, "test").unwrap();
@@ -230,4 +230,19 @@ async fn clients_see_nothing_of_a_vllm_that_is_told_to_stop() {
         assert!(response.text().contains("\"finish_reason\":\"length\""), "request {number}: {}", response.text());
     }
     assert!(engines[0].state().requests.faulted >= 2, "it was asked, and gave up");
+
+    // What it had begun goes silent, and the client is told instead of waiting.
+    engines[0].clear_faults();
+    engines.iter().for_each(|engine| engine.inject(Fault::Slow { factor: 5.0 }, None).unwrap());
+    let mut body = prompt(true);
+    body["max_tokens"] = 1_000.into();
+    let mut client = Client::connect(address).await;
+    client.send("POST", COMPLETIONS, "content-type: application/json\r\n", body.to_string().as_bytes()).await;
+    let head = client.head().await.unwrap();
+    let serving =
+        engines.iter().find(|engine| head.header("x-warmgate-backend") == Some(&engine.address().to_string()));
+    serving.unwrap().inject(Fault::Sigterm, None).unwrap();
+    let rest = within("the end of the stream", client.wire.body(head.response_framing("POST"))).await.unwrap();
+    let rest = String::from_utf8(rest).unwrap();
+    assert!(rest.contains("between_tokens_timeout") && !rest.contains("[DONE]"), "{rest}");
 }

@@ -272,7 +272,8 @@ pub struct Metrics {
 /// Exclusion of a backend because real requests failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failures in a row that eject; 5, 1 to 1000. A refused or broken connection counts as two.
+    /// Failures in a row that eject; 5, 1 to 1000. A refused or broken connection counts as two, as does an answer that was
+    /// given up, or silence beyond a limit.
     pub failures: NonZeroU32,
     /// How long the first ejection lasts; each next one twice as long. 5 s, 100 ms to 1 h.
     pub base: Duration,

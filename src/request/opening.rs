@@ -215,6 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::request::fixtures::{recordings, split};
 
     fn stream(text: &str) -> Verdict {
         let mut opening = Opening::of_stream();
@@ -295,6 +296,31 @@ mod tests {
         let notice = b"event: response.created\ndata: {}\n\n";
         let pushed = (0..100_000).take_while(|_| opening.push(notice) == Verdict::Wait).count();
         assert!((1..=MAX_BYTES / notice.len()).contains(&pushed), "{pushed} notices were held");
+    }
+
+    /// The verdict on a recorded answer with status 200; none for others.
+    fn recorded(bytes: &[u8]) -> Option<Verdict> {
+        let (start_line, body) = split(bytes)?;
+        let is_stream = memchr::memmem::find(bytes, b"text/event-stream").is_some();
+        let text = std::str::from_utf8(&body).ok().filter(|_| start_line.ends_with("200 ok"))?;
+        Some(if is_stream { stream(text) } else { whole(text) })
+    }
+
+    #[test]
+    fn of_all_recorded_answers_those_of_stopping_and_dying_engines_are_none() {
+        let given_up = [
+            ("shutdown-enginecore-sigkill.prefill.resp", Verdict::Failed),
+            ("shutdown-sigterm-abort.prefill.resp", Verdict::Aborted),
+            ("shutdown-sigterm-drain.new-after-signal-completion-stream.resp", Verdict::Aborted),
+            ("shutdown-sigterm-drain.new-after-signal-completion.resp", Verdict::Aborted),
+        ];
+        for recording in recordings("behaviour", ".resp").iter().chain(&recordings("http", ".resp")) {
+            let expected = given_up.iter().find(|(name, _)| *name == recording.name);
+            let expected = expected.map_or(Verdict::Good, |(_, verdict)| *verdict);
+            if let Some(verdict) = recorded(&recording.bytes) {
+                assert_eq!(verdict, expected, "{}", recording.name);
+            }
+        }
     }
 
     proptest! {
