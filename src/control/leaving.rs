@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::table::BackendEntry;
+use super::DrainOrder;
+use super::table::{BackendEntry, Table};
 use crate::config;
-use crate::pool::{Drain, DrainCause, DrainPhase};
+use crate::pool::{Drain, DrainCause, DrainPhase, Pool};
 use crate::state::State;
 use crate::time::Moment;
 
@@ -49,6 +50,71 @@ impl Leaving {
             }
         }
         phase == DrainPhase::Drained
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    /// Starts or ends the drain of every backend of this name; how many there are.
+    pub(super) fn drain(&mut self, name: &str, order: DrainOrder, now: Moment) -> usize {
+        let mut found = 0;
+        for pool in &mut self.pools {
+            let usual = pool.config.drain.deadline;
+            let is_undrain = order == DrainOrder::Undrain;
+            let leaving = pool.leaving.iter_mut().filter(|_| !is_undrain);
+            for entry in pool.backends.iter_mut().chain(leaving).filter(|entry| entry.config.name == name) {
+                found += 1;
+                match order {
+                    DrainOrder::Drain(time) => entry.drain(DrainCause::Operator, time.unwrap_or(usual), now),
+                    DrainOrder::Undrain if entry.leaving.take().is_some() => {
+                        log::info!("backend {name} drains no more")
+                    }
+                    DrainOrder::Undrain => {}
+                }
+            }
+        }
+        found
+    }
+
+    /// Lets those drain that `config` has no more. One whose name or address another has got goes at once: the two could
+    /// not be told apart.
+    pub(super) fn let_go(
+        &mut self,
+        pool: &Pool,
+        mut old: Vec<BackendEntry>,
+        config: &config::Pool,
+        now: Moment,
+    ) -> Vec<BackendEntry> {
+        let time = config.drain.deadline;
+        let can_stay = |entry: &mut BackendEntry| {
+            !time.is_zero() && config.backends.iter().all(|backend| entry.is_apart_from(backend))
+        };
+        let mut leaving: Vec<_> = old.extract_if(.., can_stay).collect();
+        self.remove(pool, old);
+        leaving.iter_mut().for_each(|entry| entry.remove(time, now));
+        leaving
+    }
+
+    /// Follows all drains, and removes what a reload has removed and is drained; whether there was any.
+    pub(super) fn follow_drains(&mut self, now: Moment) -> bool {
+        let state = Arc::clone(&self.state);
+        let mut over = Vec::new();
+        for pool in &mut self.pools {
+            for entry in &mut pool.backends {
+                entry.follow_drain(&state, now);
+            }
+            let drained: Vec<_> = pool.leaving.extract_if(.., |entry| entry.follow_drain(&state, now)).collect();
+            if !drained.is_empty() {
+                over.push((Arc::clone(&pool.pool), drained));
+                pool.size_tenants(&state);
+            }
+        }
+        let is_any = !over.is_empty();
+        for (pool, drained) in over {
+            self.remove(&pool, drained);
+        }
+        is_any
     }
 }
 

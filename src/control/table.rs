@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::DrainOrder;
 use super::engine::EngineSample;
 use super::events::{self, Followed};
 use super::health::Probes;
@@ -23,7 +22,7 @@ use crate::kv_events::Source;
 use crate::locality::Tenant;
 use crate::metrics::BackendLabels;
 use crate::pool::{
-    Backend, BackendSnapshot, DrainCause, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot,
+    Backend, BackendSnapshot, EngineState, Health, ModelEntry, OtherRouters, Pool, PoolSnapshot, Snapshot,
 };
 use crate::prefix::Scale;
 use crate::shadow::{Shadow, ShadowBackend};
@@ -39,28 +38,28 @@ const SWEPT_ENTRIES: usize = 10_000;
 
 /// All pools and their backends.
 pub(super) struct Table {
-    state: Arc<State>,
+    pub(super) state: Arc<State>,
     reports: mpsc::Sender<Report>,
     /// Of all tasks.
     connections: Connections,
     next_id: BackendId,
     generation: u64,
-    pools: Vec<PoolEntry>,
+    pub(super) pools: Vec<PoolEntry>,
     /// Removed backends that a request may still be at, or choose.
     leaving: Vec<(BackendLabels, Arc<Backend>)>,
     /// Names of removed pools whose backends are leaving.
     leaving_pools: Vec<Arc<str>>,
 }
 
-struct PoolEntry {
-    config: config::Pool,
-    pool: Arc<Pool>,
+pub(super) struct PoolEntry {
+    pub(super) config: config::Pool,
+    pub(super) pool: Arc<Pool>,
     models: Vec<Arc<str>>,
     shadow: Option<Arc<Shadow>>,
     tokenizer: Option<Arc<tokens::Service>>,
-    backends: Vec<BackendEntry>,
+    pub(super) backends: Vec<BackendEntry>,
     /// Those that a reload has removed, while they drain.
-    leaving: Vec<BackendEntry>,
+    pub(super) leaving: Vec<BackendEntry>,
 }
 
 pub(super) struct BackendEntry {
@@ -229,26 +228,7 @@ impl Table {
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
 
-    /// Lets those drain that `config` has no more. One whose name or address another has got goes at once: the two could
-    /// not be told apart.
-    fn let_go(
-        &mut self,
-        pool: &Pool,
-        mut old: Vec<BackendEntry>,
-        config: &config::Pool,
-        now: Moment,
-    ) -> Vec<BackendEntry> {
-        let time = config.drain.deadline;
-        let can_stay = |entry: &mut BackendEntry| {
-            !time.is_zero() && config.backends.iter().all(|backend| entry.is_apart_from(backend))
-        };
-        let mut leaving: Vec<_> = old.extract_if(.., can_stay).collect();
-        self.remove(pool, old);
-        leaving.iter_mut().for_each(|entry| entry.remove(time, now));
-        leaving
-    }
-
-    fn remove(&mut self, pool: &Pool, backends: Vec<BackendEntry>) {
+    pub(super) fn remove(&mut self, pool: &Pool, backends: Vec<BackendEntry>) {
         for entry in backends {
             log::info!("backend {} of pool {} removed", entry.config.name, pool.name());
             self.state.index.leave(entry.tenant);
@@ -272,27 +252,6 @@ impl Table {
         false
     }
 
-    /// Starts or ends the drain of every backend of this name; how many there are.
-    pub(super) fn drain(&mut self, name: &str, order: DrainOrder, now: Moment) -> usize {
-        let mut found = 0;
-        for pool in &mut self.pools {
-            let usual = pool.config.drain.deadline;
-            let is_undrain = order == DrainOrder::Undrain;
-            let leaving = pool.leaving.iter_mut().filter(|_| !is_undrain);
-            for entry in pool.backends.iter_mut().chain(leaving).filter(|entry| entry.config.name == name) {
-                found += 1;
-                match order {
-                    DrainOrder::Drain(time) => entry.drain(DrainCause::Operator, time.unwrap_or(usual), now),
-                    DrainOrder::Undrain if entry.leaving.take().is_some() => {
-                        log::info!("backend {name} drains no more")
-                    }
-                    DrainOrder::Undrain => {}
-                }
-            }
-        }
-        found
-    }
-
     /// What follows from the passing of time: silence, drains, and the end of removed backends. Whether the snapshot changes
     /// by it.
     pub(super) fn tick(&mut self, now: Moment) -> bool {
@@ -313,27 +272,6 @@ impl Table {
         self.state.events.sweep(SWEPT_ENTRIES);
         self.forget_removed();
         is_changed
-    }
-
-    /// Follows all drains, and removes what a reload has removed and is drained; whether there was any.
-    fn follow_drains(&mut self, now: Moment) -> bool {
-        let state = Arc::clone(&self.state);
-        let mut over = Vec::new();
-        for pool in &mut self.pools {
-            for entry in &mut pool.backends {
-                entry.follow_drain(&state, now);
-            }
-            let drained: Vec<_> = pool.leaving.extract_if(.., |entry| entry.follow_drain(&state, now)).collect();
-            if !drained.is_empty() {
-                over.push((Arc::clone(&pool.pool), drained));
-                pool.size_tenants(&state);
-            }
-        }
-        let is_any = !over.is_empty();
-        for (pool, drained) in over {
-            self.remove(&pool, drained);
-        }
-        is_any
     }
 
     /// Drops the series of what was removed, once no request can add to them: the last snapshot that has a backend is
@@ -383,7 +321,7 @@ impl PoolEntry {
     }
 
     /// Cuts prompts into the engines' blocks, and gives each backend as much of the index as its engine can hold.
-    fn size_tenants(&self, state: &State) {
+    pub(super) fn size_tenants(&self, state: &State) {
         let block_tokens = self.block_tokens();
         self.pool.scale().set_block_tokens(block_tokens);
         let block_tokens = u64::from(block_tokens.get());
