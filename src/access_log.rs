@@ -62,6 +62,8 @@ pub struct Line<'a> {
     pub backend: &'a str,
     pub status: u16,
     pub reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<&'static str>,
     pub attempts: u32,
     pub stream: bool,
     pub request_bytes: u64,

@@ -214,15 +214,31 @@ async fn drain_and_undrain_act_on_the_backend_named() {
     assert_eq!(command("/backends/plain/flush").await.status, 404);
     for (name, paths) in [("plain", ["plain"; 2]), ("[::1]:8001", ["%5B::1%5D:8001", "[::1]:8001"])] {
         assert_eq!(command(&format!("/backends/{}/drain", paths[0])).await.json()["outcome"], "draining");
-        assert_eq!(proxy.state(name).await, "draining");
+        assert_eq!(proxy.state(name).await, "drained", "nothing is in flight there");
         assert_eq!(command(&format!("/backends/{}/undrain", paths[1])).await.json()["outcome"], "not draining");
         assert_eq!(proxy.state(name).await, "healthy");
     }
+    for (query, problem) in [
+        ("?deadline=5", "expected a duration with its unit"),
+        ("?deadline=25h", "from 0s to 24h"),
+        ("?deadlin=5m", "expected deadline=TIME"),
+    ] {
+        let refused = command(&format!("/backends/plain/drain{query}")).await;
+        assert_eq!(refused.status, 400, "{query}");
+        assert!(refused.body.contains(problem), "{query}: {}", refused.body);
+    }
+    assert_eq!(command("/backends/plain/undrain?deadline=5m").await.status, 400);
+    assert_eq!(proxy.state("plain").await, "healthy", "what is refused changes nothing");
     for name in ["plain", "%5b::1%5D:8001"] {
-        command(&format!("/backends/{name}/drain")).await;
+        command(&format!("/backends/{name}/drain?deadline=1h")).await;
+    }
+    assert_eq!(get(proxy.admin(), "/readyz").await.status, 200, "while nobody else can serve, they do");
+    assert_eq!(proxy.chat(&chat("hello")).await.status, 200);
+    for name in ["plain", "%5b::1%5D:8001"] {
+        command(&format!("/backends/{name}/drain?deadline=0s")).await;
     }
     assert_eq!(get(proxy.admin(), "/readyz").await.status, 503, "all are draining");
-    assert_eq!(proxy.chat(&chat("hello")).await.status, 503, "a drain does not fail open");
+    assert_eq!(proxy.chat(&chat("hello")).await.status, 503, "a drain that is over does not fail open");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

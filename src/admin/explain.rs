@@ -99,8 +99,8 @@ pub(super) async fn explain(
         permitted.map_err(|denied| Reject::Denied { denied, model: plan.model.clone() })?;
     }
     let matched = plan.matched(&state.index, &state.events, pool);
-    let filtered = routing::candidates(pool, &matched.tokens, &[], now);
-    let query = plan.query();
+    let query = plan.query_in(pool);
+    let filtered = routing::candidates(pool, &query, &matched.tokens, &[], now);
     let decision = routing::choose(&pool.policy, &query, &filtered.candidates, &mut fastrand::Rng::with_seed(0));
     let chosen = decision.map(|decision| decision.index);
     let costs = routing::score(&pool.policy.cost, &query, &filtered.candidates);

@@ -18,7 +18,8 @@ use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use serde::Serialize;
 
-use crate::control::{Ended, Handle, Reloaded};
+use crate::config;
+use crate::control::{DrainOrder, Ended, Handle, Reloaded};
 use crate::proxy::Reject;
 use crate::proxy::body::{self, BodyLimits};
 use crate::state::State;
@@ -37,7 +38,7 @@ GET  /readyz                   200 while every pool has a backend that can serve
 GET  /backends                 what is known of each backend, as JSON
 POST /explain[?path=PATH]      what would be decided for the request in the body, as JSON; &caller=LABEL: of this caller
 POST /reload                   read the configuration file again
-POST /backends/NAME/drain      give a backend no new requests
+POST /backends/NAME/drain[?deadline=5m]   give a backend nothing new; its conversations may go on until then
 POST /backends/NAME/undrain    give it requests again
 ";
 
@@ -85,7 +86,7 @@ impl Admin {
             "/backends" => json(StatusCode::OK, &backends::report(&self.state, time::now())),
             "/explain" => self.explain(query, session).await,
             "/reload" => self.reload().await,
-            _ => self.drain(path).await,
+            _ => self.drain(path, query).await,
         }
     }
 
@@ -98,13 +99,17 @@ impl Admin {
         }
     }
 
-    async fn drain(&self, path: &str) -> Reply {
-        let Some((name, is_draining)) = drain_command(path) else {
+    async fn drain(&self, path: &str, query: Option<&str>) -> Reply {
+        let Some((name, is_drain)) = drain_command(path) else {
             return failed(StatusCode::NOT_FOUND, "there is no such command; GET / lists what there is");
         };
-        match self.control.set_draining(name, is_draining).await {
+        let order = match drain_order(is_drain, query) {
+            Ok(order) => order,
+            Err(problem) => return failed(StatusCode::BAD_REQUEST, &problem),
+        };
+        match self.control.drain(name, order).await {
             Ok(0) => failed(StatusCode::NOT_FOUND, &format!("no backend is named {name:?}; GET /backends lists them")),
-            Ok(_) => done(if is_draining { "draining" } else { "not draining" }),
+            Ok(_) => done(if is_drain { "draining" } else { "not draining" }),
             Err(Ended) => failed(StatusCode::SERVICE_UNAVAILABLE, &Ended.to_string()),
         }
     }
@@ -160,6 +165,21 @@ fn drain_command(path: &str) -> Option<(&str, bool)> {
         "drain" => Some((name, true)),
         "undrain" => Some((name, false)),
         _ => None,
+    }
+}
+
+/// What is asked for, with the deadline that the query may name.
+fn drain_order(is_drain: bool, query: Option<&str>) -> Result<DrainOrder, String> {
+    let given = query.filter(|query| !query.is_empty());
+    match (is_drain, given, given.and_then(|query| query.strip_prefix("deadline="))) {
+        (false, None, _) => Ok(DrainOrder::Undrain),
+        (true, None, _) => Ok(DrainOrder::Drain(None)),
+        (true, Some(_), Some(time)) => match config::drain_deadline(time) {
+            Ok(time) => Ok(DrainOrder::Drain(Some(time))),
+            Err(right) => Err(format!("deadline: found {time:?}; {right}")),
+        },
+        (true, Some(query), None) => Err(format!("found {query:?}; expected deadline=TIME, e.g. deadline=5m")),
+        (false, Some(query), _) => Err(format!("found {query:?}; expected nothing behind the path")),
     }
 }
 

@@ -9,6 +9,7 @@ use super::auth;
 use super::exact;
 use super::problem::Found;
 use super::reader::{Key, Place, Reader, Section};
+use super::timing::{self, timeouts};
 use super::tls;
 use super::tree::Item;
 use super::values as kind;
@@ -33,9 +34,9 @@ const MAX_CONNECTIONS: u32 = 1_000_000;
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(24 * 3_600);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// The configuration a file's tree says, and everything that is wrong with it: with a problem, it is not to be used but
 /// for finding more of them. An error if the tree says none at all.
@@ -242,6 +243,8 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         metrics: section.section("metrics", |section| metrics(section, engine)),
         ejection: section.section("ejection", ejection),
         timeouts: section.section("timeouts", timeouts),
+        hold_header: section.value("hold_header", kind::flag(), true),
+        drain: section.section("drain", timing::drain),
         keepalive_idle: section.value("keepalive_idle", kind::duration(millis(100), HOUR), secs(4)),
         backends: backends(section, &tls),
         tls,
@@ -310,14 +313,6 @@ fn ejection(section: &mut Section<'_, '_>) -> Ejection {
         section.reject("max", "expected at least base");
     }
     ejection
-}
-
-fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
-    Timeouts {
-        connect: section.value("connect", kind::duration(millis(10), MINUTE), secs(2)),
-        read: section.value("read", kind::duration(millis(100), DAY), secs(600)),
-        write: section.value("write", kind::duration(millis(100), HOUR), secs(30)),
-    }
 }
 
 fn backends(pool: &mut Section<'_, '_>, usual_tls: &UpstreamTls) -> Vec<Backend> {

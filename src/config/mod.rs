@@ -16,6 +16,7 @@ mod file;
 mod problem;
 mod reader;
 mod sections;
+mod timing;
 mod tls;
 mod tree;
 mod url;
@@ -27,10 +28,11 @@ mod tests;
 pub use digest::{KeyDigest, NotADigest};
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
-    AccessLog, Admin, AdminPage, Auth, Backend, BlockTrace, CertificateFiles, Choice, ClientCertificates, Ejection,
-    Engine, EventEndpoint, Health, Key, KeyLimits, KvEvents, Limits, Listener, Locality, Logging, Metrics, Policy,
-    Pool, Priority, Protocol, Retry, Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer, UpstreamTls, Verify,
+    AccessLog, Admin, AdminPage, Auth, Backend, BlockTrace, CertificateFiles, Choice, ClientCertificates, Drain,
+    Ejection, Engine, EventEndpoint, Health, Key, KeyLimits, KvEvents, Limits, Listener, Locality, Logging, Metrics,
+    Policy, Pool, Priority, Protocol, Retry, Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer, UpstreamTls, Verify,
 };
+pub use timing::drain_deadline;
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 
 use std::io::Read;

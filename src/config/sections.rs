@@ -3,10 +3,12 @@
 
 mod auth;
 mod exact;
+mod timing;
 mod tls;
 
 pub use auth::{Auth, Key, KeyLimits, Priority};
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
+pub use timing::{Drain, Timeouts};
 pub use tls::{CertificateFiles, ClientCertificates, Tls, TlsVersion, UpstreamTls, Verify};
 pub(super) use tls::{ClientsShow, MAX_CERTIFICATES};
 
@@ -208,8 +210,12 @@ pub struct Pool {
     pub metrics: Metrics,
     /// Exclusion because real requests failed.
     pub ejection: Ejection,
-    /// Limits of one attempt.
+    /// Limits of a request's time.
     pub timeouts: Timeouts,
+    /// Whether the header of a streamed answer waits for what comes first; true.
+    pub hold_header: bool,
+    /// How a backend leaves.
+    pub drain: Drain,
     /// How long an idle upstream connection is kept; 4 s, 100 ms to 1 h. Engines on uvicorn close theirs after 5 s.
     pub keepalive_idle: Duration,
     /// The backends; possibly none yet.
@@ -281,7 +287,8 @@ pub struct Metrics {
 /// Exclusion of a backend because real requests failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failures in a row that eject; 5, 1 to 1000. A refused or broken connection counts as two.
+    /// Failures in a row that eject; 5, 1 to 1000. A refused or broken connection counts as two, as does an answer that was
+    /// given up, or silence beyond a limit.
     pub failures: NonZeroU32,
     /// How long the first ejection lasts; each next one twice as long. 5 s, 100 ms to 1 h.
     pub base: Duration,
@@ -289,17 +296,6 @@ pub struct Ejection {
     pub max: Duration,
     /// No token for this long while requests are held counts as failed; 60 s, 1 s to 1 h.
     pub stuck_after: Duration,
-}
-
-/// Limits of one attempt at a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To connect, TLS included; 2 s, 10 ms to 1 min.
-    pub connect: Duration,
-    /// From the request sent to the response header, and between two reads of a response; 600 s, 100 ms to 24 h.
-    pub read: Duration,
-    /// Between two writes of a request; 30 s, 100 ms to 1 h.
-    pub write: Duration,
 }
 
 /// One backend.

@@ -122,6 +122,15 @@ pub(super) fn duration(least: Duration, most: Duration) -> Kind<Duration> {
     })
 }
 
+/// A duration with its unit from `least` to `most`; `none` is `None`.
+pub(super) fn duration_or_none(least: Duration, most: Duration) -> Kind<Option<Duration>> {
+    let duration = duration(least, most);
+    Kind::new(format!("none, or {}", duration.right), move |node| match node {
+        Node::Text(text) if text == "none" => Ok(None),
+        _ => duration.read(node).map(Some),
+    })
+}
+
 /// A size in bytes with its unit from `least` to `most`.
 pub(super) fn size(least: u64, most: u64) -> Kind<u64> {
     let right = format!(

@@ -8,6 +8,7 @@ pub mod engine;
 mod event_sources;
 mod events;
 mod health;
+mod leaving;
 mod probe;
 mod reload;
 mod settings;
@@ -50,9 +51,18 @@ pub struct Handle(mpsc::Sender<Command>);
 #[error("the control loop has ended")]
 pub struct Ended;
 
+/// What is asked for of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOrder {
+    /// It shall empty; its conversations may go on for this long, or as long as its pool's configuration says.
+    Drain(Option<Duration>),
+    /// It shall take requests again.
+    Undrain,
+}
+
 enum Command {
     Reload(oneshot::Sender<Result<Reloaded, Refused>>),
-    Drain { backend: String, is_draining: bool, reply: oneshot::Sender<usize> },
+    Drain { backend: String, order: DrainOrder, reply: oneshot::Sender<usize> },
     Beat(oneshot::Sender<()>),
 }
 
@@ -80,7 +90,7 @@ pub fn start(
     let (handle, commands) = mpsc::channel(16);
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
-    table.apply(&state.config.load(), &tokenizers, &tls);
+    table.apply(&state.config.load(), &tokenizers, &tls, time::now());
     let source = source.map(|path| Source::new(path, &state.config.load()));
     reload::warn_of_open_secrets(&state.config.load());
     let mut control = Loop { state, source, table, tokenizers, tls, refused_files: None };
@@ -99,12 +109,13 @@ impl Handle {
         self.ask(Command::Reload).await
     }
 
-    /// Makes every backend of this name take no new requests, or take them again; how many there are.
+    /// Drains every backend of this name, or ends that; how many there are. One that a reload has removed can be given
+    /// another deadline, but not be kept.
     ///
     /// # Errors
     /// [`Ended`].
-    pub async fn set_draining(&self, backend: &str, is_draining: bool) -> Result<usize, Ended> {
-        self.ask(|reply| Command::Drain { backend: backend.to_owned(), is_draining, reply }).await
+    pub async fn drain(&self, backend: &str, order: DrainOrder) -> Result<usize, Ended> {
+        self.ask(|reply| Command::Drain { backend: backend.to_owned(), order, reply }).await
     }
 
     /// Returns when the loop has come round: it is alive.
@@ -146,7 +157,7 @@ impl Loop {
                     news.follow(self.source.as_ref());
                 }
                 () = certificates.next() => self.renew(),
-                _ = tick.tick() => self.table.tick(time::now()),
+                _ = tick.tick() => self.tick(),
             }
         }
     }
@@ -157,10 +168,9 @@ impl Loop {
             Command::Reload(reply) => {
                 let _ = reply.send(self.reload());
             }
-            Command::Drain { backend, is_draining, reply } => {
-                let found = self.table.set_draining(&backend, is_draining);
+            Command::Drain { backend, order, reply } => {
+                let found = self.table.drain(&backend, order, time::now());
                 if found > 0 {
-                    log::info!("backend {backend}: draining is {}", if is_draining { "on" } else { "off" });
                     self.publish();
                 }
                 let _ = reply.send(found);
@@ -184,6 +194,12 @@ impl Loop {
     fn publish(&mut self) {
         let snapshot = self.table.snapshot();
         self.state.snapshot.store(Arc::new(snapshot));
+    }
+
+    fn tick(&mut self) {
+        if self.table.tick(time::now()) {
+            self.publish();
+        }
     }
 
     fn follow_file(&mut self) {
@@ -232,7 +248,7 @@ impl Loop {
             Ok(loaded) => {
                 self.refused_files = None;
                 if self.tls.publish(loaded) {
-                    self.table.apply(&config, &self.tokenizers, &self.tls);
+                    self.table.apply(&config, &self.tokenizers, &self.tls, time::now());
                     self.publish();
                     log::info!("renewed certificates are in force");
                 }
@@ -252,7 +268,7 @@ impl Loop {
         self.state.set_callers(&config.auth);
         reload::warn_of_open_secrets(&config);
         self.state.config.store(Arc::new(config));
-        self.table.apply(&self.state.config.load(), &self.tokenizers, &self.tls);
+        self.table.apply(&self.state.config.load(), &self.tokenizers, &self.tls, time::now());
         self.publish();
         log::info!("the configuration was reloaded");
     }

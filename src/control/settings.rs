@@ -90,8 +90,8 @@ pub(super) fn retry(retry: &config::Retry) -> RetrySettings {
 }
 
 pub(super) fn timeouts(pool: &config::Pool) -> Timeouts {
-    let config::Timeouts { connect, read, write } = pool.timeouts;
-    Timeouts { connect, read, write, keepalive_idle: pool.keepalive_idle }
+    let config::Timeouts { connect, first_token, between_tokens, read, write, total } = pool.timeouts;
+    Timeouts { connect, first_token, between_tokens, read, write, total, keepalive_idle: pool.keepalive_idle }
 }
 
 /// What a scrape makes of what was known; geometry that it does not mention stays.

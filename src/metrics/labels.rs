@@ -57,6 +57,10 @@ pub enum RetryCause {
     Reset,
     /// A status that is configured to be retried.
     Status,
+    /// A limit of time, before a response.
+    TimeLimit,
+    /// The engine gave up: an answer without a token, or an error in its place.
+    Aborted,
 }
 
 /// Identifies a backend's series.
@@ -105,6 +109,13 @@ pub(super) struct TrustLabels {
     pub(super) backend: Arc<str>,
     pub(super) belief: &'static str,
     pub(super) reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct LimitLabels {
+    pub(super) pool: Arc<str>,
+    pub(super) backend: Arc<str>,
+    pub(super) limit: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -173,7 +184,8 @@ impl Reason {
 }
 
 impl RetryCause {
-    pub(super) const ALL: [Self; 4] = [Self::Connect, Self::StaleConnection, Self::Reset, Self::Status];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Connect, Self::StaleConnection, Self::Reset, Self::Status, Self::TimeLimit, Self::Aborted];
 
     /// The label's value.
     pub fn as_str(self) -> &'static str {
@@ -182,6 +194,8 @@ impl RetryCause {
             Self::StaleConnection => "stale_connection",
             Self::Reset => "reset",
             Self::Status => "status",
+            Self::TimeLimit => "time_limit",
+            Self::Aborted => "aborted",
         }
     }
 }

@@ -47,6 +47,10 @@ pub enum FailureKind {
     Reset,
     /// A 5xx answer, except 503 for overload.
     ServerError,
+    /// An answer without a token, or one that the engine gave up: it is about to stop.
+    Aborted,
+    /// Silence for longer than a limit of time.
+    Silent,
 }
 
 /// Whether requests may be sent.
@@ -157,11 +161,11 @@ impl EjectionSettings {
 // === impl FailureKind ===
 
 impl FailureKind {
-    /// How many failures it counts as. A refused or broken connection means that the process is gone, a 5xx may be
-    /// one request's own fault.
+    /// How many failures it counts as. A refused or broken connection means that the process is gone, an answer that was
+    /// given up or never came that it is going; a 5xx may be one request's own fault.
     pub fn weight(self) -> u32 {
         match self {
-            Self::Connect | Self::Reset => 2,
+            Self::Connect | Self::Reset | Self::Aborted | Self::Silent => 2,
             Self::ServerError => 1,
         }
     }
@@ -172,6 +176,8 @@ impl FailureKind {
             Self::Connect => "connect",
             Self::Reset => "reset",
             Self::ServerError => "server_error",
+            Self::Aborted => "aborted",
+            Self::Silent => "silent",
         }
     }
 }

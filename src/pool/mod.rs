@@ -4,6 +4,7 @@
 //! shares, so an unchanged backend keeps its load, learned rate and ejection through a reload; everything that the
 //! control loop observes (health, address, engine values) is in the immutable snapshot instead.
 
+mod drain;
 mod ejection;
 mod feed;
 mod load;
@@ -13,6 +14,7 @@ mod rate;
 mod recent;
 mod retry_budget;
 mod snapshot;
+mod timeouts;
 mod trust;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use parking_lot::Mutex;
 
 use crate::prefix::Scale;
 
+pub use drain::{Drain, DrainCause, DrainPhase};
 pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
 pub use feed::{EventFeed, EventView, TierCredits};
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
@@ -29,9 +32,8 @@ pub use policy::{CostModel, Policy, PolicyKind};
 pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
-pub use snapshot::{
-    BackendSnapshot, Credentials, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts,
-};
+pub use snapshot::{BackendSnapshot, Credentials, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot};
+pub use timeouts::{TimeLimit, Timeouts};
 pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
 
 /// Where a backend is reached, as plain data.

@@ -14,10 +14,10 @@ use http::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::{
-    Admission, Backend, EjectionSettings, EventView, ModelEntry, Policy, Pool, PoolRate, RetrySettings, TierCredits,
-    Trust,
+    Admission, Backend, Drain, DrainPhase, EjectionSettings, EventView, ModelEntry, Policy, Pool, PoolRate,
+    RetrySettings, TierCredits, Timeouts, Trust,
 };
-use crate::locality::{ExactTenant, Tenant};
+use crate::locality::{ExactTenant, LocalityIndex, Tenant};
 use crate::time::Moment;
 use crate::tls::Upstream;
 use crate::tokens;
@@ -49,10 +49,12 @@ pub struct PoolSnapshot {
     pub ejection: EjectionSettings,
     /// What it may retry.
     pub retry: RetrySettings,
-    /// How long one attempt may take.
+    /// How long its requests may take.
     pub timeouts: Timeouts,
     /// Whose credentials its backends are shown.
     pub credentials: Credentials,
+    /// Whether the header of a streamed answer waits for what comes first.
+    pub holds_header: bool,
     /// The header that names a request's session, if one does.
     pub session_header: Option<HeaderName>,
     /// Makes prompts into the token ids that its engines make of them.
@@ -74,19 +76,6 @@ pub enum Credentials {
     Own(Option<HeaderValue>),
 }
 
-/// Limits of one attempt at a backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To connect, TLS included.
-    pub connect: Duration,
-    /// To the response's header, and between two reads of it.
-    pub read: Duration,
-    /// Between two writes of the request.
-    pub write: Duration,
-    /// How long an idle connection is kept for the next request.
-    pub keepalive_idle: Duration,
-}
-
 /// One backend at one time.
 #[derive(Debug, Clone)]
 pub struct BackendSnapshot {
@@ -100,8 +89,8 @@ pub struct BackendSnapshot {
     pub tls: Option<Arc<Upstream>>,
     /// What the active probes say.
     pub health: Health,
-    /// Whether it takes no new requests, by reload or by the operator.
-    pub is_draining: bool,
+    /// Its drain, if it is to leave.
+    pub drain: Option<Arc<Drain>>,
     /// Where its blocks stand in the locality index.
     pub tenant: Tenant,
     /// What its engine reports.
@@ -219,6 +208,7 @@ impl PoolSnapshot {
             retry: RetrySettings::default(),
             timeouts: Timeouts::default(),
             credentials: Credentials::default(),
+            holds_header: true,
             session_header: None,
             tokenizer: None,
             credits: TierCredits::default(),
@@ -265,19 +255,6 @@ impl Default for Credentials {
     }
 }
 
-// === impl Timeouts ===
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            read: Duration::from_secs(600),
-            write: Duration::from_secs(30),
-            keepalive_idle: Duration::from_secs(4),
-        }
-    }
-}
-
 // === impl BackendSnapshot ===
 
 impl BackendSnapshot {
@@ -289,7 +266,7 @@ impl BackendSnapshot {
             rank: None,
             tls: None,
             health: Health::Starting,
-            is_draining: false,
+            drain: None,
             tenant,
             engine: EngineState::default(),
             others: OtherRouters::default(),
@@ -314,10 +291,18 @@ impl BackendSnapshot {
         self.feeds.iter().map(|view| view.feed.tenant())
     }
 
-    /// Whether nothing keeps requests from it.
+    /// How far its drain has come, if it drains; `index` is where its blocks stand.
+    pub fn drain_phase(&self, index: &LocalityIndex, now: Moment) -> Option<DrainPhase> {
+        let drain = self.drain.as_ref()?;
+        let is_home = index.tenant_blocks(self.tenant) > 0 || self.event_tenants().any(|tenant| tenant.blocks() > 0);
+        Some(drain.phase(self.backend.load().in_flight(), is_home, now))
+    }
+
+    /// Whether it could take a request now: one that drains does, until its deadline, where no other can.
     pub fn can_serve(&self, now: Moment) -> bool {
         let is_admitted = !matches!(self.backend.ejection().admission(now), Admission::Closed { .. });
-        self.health == Health::Healthy && !self.is_draining && self.address.is_some() && is_admitted
+        let is_open = self.drain.as_ref().is_none_or(|drain| drain.admits(now));
+        self.health == Health::Healthy && is_open && self.address.is_some() && is_admitted
     }
 }
 

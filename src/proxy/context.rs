@@ -11,13 +11,15 @@ use smallvec::SmallVec;
 
 use super::body::Buffered;
 use super::finish;
+use super::hold::Held;
+use super::limits::{Line, Watch};
 use super::plan::Plan;
 use super::reject::Reject;
 use crate::auth::{Caller, Charge};
 use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
-use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot};
+use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot, TimeLimit};
 use crate::request::ResponseReader;
 use crate::shadow::ShadowInFlight;
 use crate::state::State;
@@ -90,6 +92,10 @@ pub(super) struct Attempt {
     pub(super) in_flight: InFlight,
     pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
     pub(super) probe: Option<ProbePermit>,
+    /// What its connection will be known by, until it has one.
+    pub(super) line: Option<Arc<Line>>,
+    /// Sees to its time limits, as soon as it has a connection.
+    pub(super) watch: Option<Watch>,
 }
 
 /// What was seen of the response.
@@ -104,7 +110,13 @@ pub(super) struct Answer {
     /// Informational responses before it.
     pub(super) informational: u32,
     /// The response is being dropped in favour of another attempt.
-    pub(super) retry_status: bool,
+    pub(super) is_dropped: bool,
+    /// It is held until it is known what it begins with.
+    pub(super) held: Option<Held>,
+    /// It has neither a length nor chunks.
+    pub(super) ends_with_connection: bool,
+    /// The limit of time that ended the attempt.
+    pub(super) limit: Option<TimeLimit>,
     /// Answered by this process.
     pub(super) is_local: bool,
 }
@@ -155,6 +167,12 @@ impl RequestContext {
     pub(super) fn rank(&self) -> Option<u32> {
         let (route, attempt) = self.route.as_ref().zip(self.attempt.as_ref())?;
         route.pool().backends.get(attempt.index)?.rank
+    }
+
+    /// When its time is up, all attempts together.
+    pub(super) fn end(&self) -> Option<Moment> {
+        let route = self.route.as_ref()?;
+        route.pool().timeouts.total.map(|total| route.received + total)
     }
 
     /// Pool and backend of the last attempt, as far as there are any.

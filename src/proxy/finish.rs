@@ -8,6 +8,7 @@ use super::context::RequestContext;
 use super::{callers, trace};
 use crate::access_log::Line;
 use crate::metrics::{BackendLabels, Reason, RequestRecord, TokenRecord};
+use crate::pool::TimeLimit;
 use crate::request::Usage;
 use crate::state::State;
 use crate::time;
@@ -142,6 +143,7 @@ fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRe
         backend: &record.labels.backend,
         status: record.status,
         reason: record.reason.as_str(),
+        limit: ctx.answer.limit.map(TimeLimit::name),
         attempts: record.attempts,
         stream: ctx.answer.is_stream,
         request_bytes: ctx.request_bytes,

@@ -1,15 +1,20 @@
 //! The data path: one request from its header to its log line.
 //!
 //! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call,
-//! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`peer`] chooses and connects,
-//! [`response`] watches the answer, [`reject`] and [`reply`] make our own error replies, [`finish`] counts and logs.
+//! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`peer`] chooses and connects, [`attend`]
+//! sees to time limits, [`response`] watches the answer, [`hold`] keeps it back while it may be none, [`reject`],
+//! [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs.
 
+mod attend;
 mod blocks;
 pub mod body;
 mod callers;
 mod context;
 mod finish;
+mod hold;
 mod intake;
+mod last_words;
+mod limits;
 mod linger;
 mod matched;
 mod models;
@@ -21,11 +26,13 @@ mod response;
 mod retry;
 mod trace;
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -37,12 +44,15 @@ pub use reject::Reject;
 
 use crate::state::State;
 use context::RequestContext;
+use limits::Lines;
 
 /// The proxy application.
 pub struct Gateway {
     state: Arc<State>,
     /// Whether its callers need a key, if there are keys.
     requires_key: bool,
+    /// The connections to backends.
+    lines: Arc<Lines>,
 }
 
 // === impl Gateway ===
@@ -50,7 +60,7 @@ pub struct Gateway {
 impl Gateway {
     /// Serves from this state; those who have a key of it, where one is required.
     pub fn new(state: Arc<State>, requires_key: bool) -> Self {
-        Self { state, requires_key }
+        Self { state, requires_key, lines: Arc::default() }
     }
 }
 
@@ -74,7 +84,22 @@ impl ProxyHttp for Gateway {
     }
 
     async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
-        peer::choose(&self.state, ctx)
+        let mut peer = peer::choose(&self.state, ctx)?;
+        attend::prepare(&self.lines, &mut peer, ctx)?;
+        Ok(peer)
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        is_reused: bool,
+        _peer: &HttpPeer,
+        descriptor: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Self::CTX,
+    ) -> Result<()> {
+        attend::begin(&self.lines, is_reused, descriptor, ctx);
+        Ok(())
     }
 
     fn fail_to_connect(
@@ -127,12 +152,13 @@ impl ProxyHttp for Gateway {
 
     fn response_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         bytes: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut Self::CTX,
     ) -> Result<Option<Duration>> {
-        response::watch(&self.state, bytes.as_ref(), end_of_stream, ctx);
+        hold::look(&self.state, session, bytes, end_of_stream, ctx)?;
+        response::watch(&self.state, bytes.as_ref(), end_of_stream, ctx)?;
         Ok(None)
     }
 

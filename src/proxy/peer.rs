@@ -8,10 +8,10 @@ use pingora_core::Result;
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_http::RequestHeader;
 
-use super::context::{Attempt, RequestContext, Route};
-use super::plan::owner_index;
+use super::context::{Answer, Attempt, RequestContext, Route};
 use super::reject::Reject;
 use super::{callers, linger};
+use crate::metrics::BackendLabels;
 use crate::pool::{BackendSnapshot, Prediction};
 use crate::routing::{self, Dispatched, NoBackend, Pass};
 use crate::shadow::{self, Replay, ShadowInFlight};
@@ -23,8 +23,9 @@ const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
 
 /// Chooses, accounts for the choice and returns where to connect.
 pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
-    // Gives back what a failed attempt had taken.
+    // Gives back what a failed attempt had taken, and forgets its answer: nothing of it was sent on.
     ctx.attempt = None;
+    ctx.answer = Answer::default();
     let Some(route) = &mut ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
     let started = time::now();
     let matched = route.plan.matched(&state.index, &state.events, route.pool());
@@ -68,14 +69,14 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
 pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
     let pool = route.pool();
     let unmatched = vec![0; pool.backends.len()];
-    let filtered = routing::candidates(pool, &unmatched, tried, time::now());
-    matches!(filtered.pass, Pass::Normal | Pass::FailOpen)
+    let filtered = routing::candidates(pool, &route.plan.query_in(pool), &unmatched, tried, time::now());
+    matches!(filtered.pass, Pass::Normal | Pass::Draining | Pass::FailOpen)
 }
 
 fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
     let (pool, plan) = (route.pool(), &route.plan);
-    let only = plan.owner.as_ref().and_then(|owner| owner_index(pool, owner));
-    let (query, answer, now) = (plan.query(), plan.answer(), time::now());
+    let (query, answer, now) = (plan.query_in(pool), plan.answer(), time::now());
+    let only = query.owner;
     let mut rng = fastrand::Rng::new();
     if let Some(only) = only.filter(|only| !tried.contains(only)) {
         // Tried first where it can serve at all; if not, another may still know what to answer.
@@ -96,6 +97,12 @@ fn count(state: &State, route: &Route, dispatched: &Dispatched) {
     }
     if matches!(dispatched.pass, Pass::FailOpen | Pass::FailOpenAgain) {
         state.metrics.failed_open(pool);
+    }
+    let chosen = &route.pool().backends[dispatched.decision.index];
+    if let Some(drain) = &chosen.drain {
+        drain.note_request();
+        let backend = Arc::clone(chosen.backend.name());
+        state.metrics.sent_to_draining(&BackendLabels { pool: Arc::clone(pool), backend });
     }
     let (cost, query) = (&route.pool().policy.cost, route.plan.query());
     if query.prompt_tokens > 0 {
@@ -131,6 +138,8 @@ fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Pre
         in_flight: dispatched.in_flight,
         blocks,
         probe: dispatched.permit,
+        line: None,
+        watch: None,
     }
 }
 
@@ -143,9 +152,6 @@ fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
         tls.prepare(&mut peer);
     }
     let (options, timeouts) = (&mut peer.options, pool.timeouts);
-    options.connection_timeout = Some(timeouts.connect);
-    options.total_connection_timeout = Some(timeouts.connect);
-    options.read_timeout = Some(timeouts.read);
     options.write_timeout = Some(timeouts.write);
     options.idle_timeout = Some(timeouts.keepalive_idle);
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();

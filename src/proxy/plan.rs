@@ -201,7 +201,13 @@ impl Plan {
             turn: 0,
             session_key: self.session_key,
             prefix_key: self.prefix_key,
+            owner: None,
         }
+    }
+
+    /// What the choice in `pool` needs to know.
+    pub fn query_in(&self, pool: &PoolSnapshot) -> Query {
+        Query { owner: self.owner.as_ref().and_then(|owner| owner_index(pool, owner)), ..self.query() }
     }
 
     /// The blocks of its prompts, together.
@@ -249,7 +255,7 @@ impl Plan {
 }
 
 /// The backend of `pool` that is `owner`.
-pub(super) fn owner_index(pool: &PoolSnapshot, owner: &Owner) -> Option<usize> {
+fn owner_index(pool: &PoolSnapshot, owner: &Owner) -> Option<usize> {
     let name: &Arc<str> = &owner.backend;
     (owner.pool == *pool.pool.name())
         .then(|| pool.backends.iter().position(|backend| backend.backend.name() == name))?

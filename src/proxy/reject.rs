@@ -14,6 +14,7 @@ use super::body::BodyError;
 use super::finish::shortened;
 use crate::auth::{Denied, LimitKind, Limited};
 use crate::metrics::Reason;
+use crate::pool::TimeLimit;
 use crate::request::ReadError;
 
 /// Longest part of a model's name that is repeated in a message.
@@ -55,8 +56,10 @@ pub enum Reject {
         /// How many were made.
         attempts: u32,
     },
-    /// A backend did not reply in time.
-    UpstreamTimeout,
+    /// The last attempt, or the whole request, took longer than this limit.
+    TimedOut(TimeLimit),
+    /// An answer that has begun broke off.
+    BrokenOff,
     /// The request header is not valid HTTP.
     BadRequest,
     /// A protocol upgrade was asked for.
@@ -114,8 +117,8 @@ impl Reject {
             Self::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoBackend { .. } | Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
-            Self::UpstreamFailed { .. } | Self::BackendKey { .. } => StatusCode::BAD_GATEWAY,
-            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::UpstreamFailed { .. } | Self::BackendKey { .. } | Self::BrokenOff => StatusCode::BAD_GATEWAY,
+            Self::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -134,7 +137,8 @@ impl Reject {
             Self::Denied { .. } => Reason::Denied,
             Self::Limited(_) => Reason::Limited,
             Self::BackendKey { .. } => Reason::BackendKey,
-            Self::UpstreamTimeout => Reason::UpstreamTimeout,
+            Self::TimedOut(_) => Reason::UpstreamTimeout,
+            Self::BrokenOff => Reason::Truncated,
             Self::Internal => Reason::Internal,
         }
     }
@@ -169,7 +173,15 @@ impl Reject {
             Self::NoRoom => "overloaded",
             Self::BodyTimeout(_) => "body_timeout",
             Self::UpstreamFailed { .. } => "upstream_failed",
-            Self::UpstreamTimeout => "upstream_timeout",
+            Self::TimedOut(limit) => match limit {
+                TimeLimit::Connect => "connect_timeout",
+                TimeLimit::FirstToken => "first_token_timeout",
+                TimeLimit::BetweenTokens => "between_tokens_timeout",
+                // As it was called while there was no other.
+                TimeLimit::Read | TimeLimit::Write => "upstream_timeout",
+                TimeLimit::Total => "total_timeout",
+            },
+            Self::BrokenOff => "upstream_broke_off",
             Self::Internal => "internal_error",
         }
     }
@@ -203,7 +215,6 @@ impl Reject {
             Self::UpstreamFailed { attempts } => {
                 format!("The backends failed before they replied ({attempts} attempts).")
             }
-            Self::UpstreamTimeout => "The backend did not reply in time.".into(),
             Self::Unauthorized { has_key: false } => {
                 "An API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`.".into()
             }
@@ -227,10 +238,28 @@ impl Reject {
             Self::BackendKey { pool, has_key: true } => {
                 format!("The backends of pool `{pool}` refuse the API key of the pool's api_key_file.")
             }
+            Self::TimedOut(limit) => {
+                let what = match limit {
+                    TimeLimit::Connect => "No connection to the backend was made in time",
+                    TimeLimit::FirstToken => "The backend gave no token in time",
+                    TimeLimit::BetweenTokens => "The backend went silent in the middle of its answer",
+                    TimeLimit::Read => "The backend did not reply in time",
+                    TimeLimit::Write => "The backend did not take the request in time",
+                    TimeLimit::Total => "The request took too long altogether",
+                };
+                format!("{what} (timeouts.{}).", limit.name())
+            }
+            Self::BrokenOff => "The backend's answer broke off.".into(),
             Self::BadRequest => "The request header is not valid HTTP.".into(),
             Self::Upgrade => "Protocol upgrades are not supported.".into(),
             Self::Internal => "The proxy failed to handle this request.".into(),
         }
+    }
+
+    /// The body of an error event in Anthropic's form.
+    pub fn anthropic_body(&self) -> Bytes {
+        let error = serde_json::json!({ "type": "api_error", "message": self.message() });
+        serde_json::json!({ "type": "error", "error": error }).to_string().into()
     }
 
     /// What kind of error it is, in OpenAI's words.
@@ -356,6 +385,6 @@ mod tests {
         let header = Reject::NoRoom.header(2, "id").unwrap();
         assert_eq!(header.status, 503);
         assert_eq!(header.headers["retry-after"], "1");
-        assert!(!Reject::UpstreamTimeout.header(2, "id").unwrap().headers.contains_key("retry-after"));
+        assert!(!Reject::TimedOut(TimeLimit::Read).header(2, "id").unwrap().headers.contains_key("retry-after"));
     }
 }

@@ -3,10 +3,9 @@
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 
-use super::body;
-use super::callers;
 use super::context::RequestContext;
 use super::reject::Reject;
+use super::{body, callers, last_words};
 
 /// Replies to a request that failed, if nothing was sent yet, and says how it stands.
 pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
@@ -14,6 +13,12 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
     let is_early = ctx.route.is_none();
     if ctx.reject.is_none() && !is_gone(error) && !is_started {
         ctx.reject = Some(reject_for(error, ctx));
+    }
+    if is_started && !is_gone(error) && last_words::can_be_said(session, ctx) {
+        if let Err(error) = last_words::say(session, ctx).await {
+            log::debug!("request {}: the error event was not delivered: {}", ctx.request_id, error.etype().as_str());
+        }
+        return FailToProxy { error_code: 0, can_reuse_downstream: false };
     }
     let Some(reject) = ctx.reject.as_ref().filter(|_| !is_started) else {
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
@@ -51,10 +56,10 @@ fn is_gone(error: &Error) -> bool {
 
 /// What a failure that we did not foresee means for the client.
 fn reject_for(error: &Error, ctx: &RequestContext) -> Reject {
-    match (error.esource(), error.etype()) {
+    match (error.esource(), ctx.answer.limit) {
         (ErrorSource::Downstream, _) => Reject::BadRequest,
-        (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Reject::UpstreamTimeout,
-        (ErrorSource::Upstream, _) => Reject::UpstreamFailed { attempts: ctx.attempts },
+        (_, Some(limit)) => Reject::TimedOut(limit),
+        (ErrorSource::Upstream, None) => Reject::UpstreamFailed { attempts: ctx.attempts },
         _ => Reject::Internal,
     }
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::context::RequestContext;
 use super::reject::Reject;
-use super::{callers, linger, retry};
+use super::{attend, callers, hold, linger, retry};
 use crate::downstream;
 use crate::pool::{Credentials, FailureKind};
 use crate::request::{Endpoint, ResponseReader};
@@ -49,7 +49,7 @@ pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, c
     let is_started = session.response_written().is_some_and(|written| !written.status.is_informational());
     if !is_started && retry::on_status(state, ctx, status) {
         log::info!("request {}: attempt {} answered {status}; trying another", ctx.request_id, ctx.attempts);
-        ctx.answer.retry_status = true;
+        ctx.answer.is_dropped = true;
         let mut error = Error::explain(ErrorType::HTTPStatus(status), "to be retried").into_up();
         error.set_retry(true);
         return Err(error);
@@ -87,8 +87,16 @@ fn expect(header: &ResponseHeader, ctx: &mut RequestContext) {
     ctx.answer.status = Some(header.status.as_u16());
     ctx.answer.is_success = header.status.is_success();
     ctx.answer.is_stream = is_stream;
-    // No attempt follows, so nothing needs the body any more; what is still being sent has its own share of it.
-    ctx.body = None;
+    ctx.answer.ends_with_connection =
+        ![CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| header.headers.contains_key(name));
+    ctx.answer.held = hold::wants(header, is_stream, ctx);
+    if ctx.answer.held.is_none() {
+        // No attempt follows, so nothing needs the body any more; what is still being sent has its own share of it.
+        ctx.body = None;
+    }
+    if let Some(watch) = ctx.attempt.as_ref().and_then(|attempt| attempt.watch.as_ref()) {
+        watch.note(|deadlines| deadlines.header(is_stream, time::now()));
+    }
     let Some(plan) = ctx.route.as_ref().map(|route| &route.plan) else { return };
     let wants_usage = plan.expects_usage && header.status.is_success();
     if let Some(endpoint) = plan.endpoint {
@@ -103,15 +111,25 @@ pub(super) fn annotate(
     state: &State,
     session: &mut Session,
     header: &mut ResponseHeader,
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
 ) -> Result<()> {
     if header.status.is_informational() {
         return Ok(());
     }
+    describe(state, session, header, ctx)?;
+    match ctx.answer.held {
+        Some(_) => hold::keep_header(session, header, ctx),
+        None => {
+            downstream::keep_date(session, header);
+            Ok(())
+        }
+    }
+}
+
+fn describe(state: &State, session: &mut Session, header: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
     if state.lifecycle.is_draining() {
         session.set_keepalive(None);
     }
-    downstream::keep_date(session, header);
     strip_hop_by_hop(header);
     if session.req_header().version == Version::HTTP_10 {
         // It cannot read chunks, which Pingora would pass on; the end of the connection ends the body.
@@ -154,12 +172,37 @@ fn not_a_header<T>(error: http::header::InvalidHeaderValue) -> Result<T> {
 }
 
 /// Sees a piece of the response body go by.
-pub(super) fn watch(state: &Arc<State>, bytes: Option<&bytes::Bytes>, end_of_stream: bool, ctx: &mut RequestContext) {
+pub(super) fn watch(
+    state: &Arc<State>,
+    bytes: Option<&bytes::Bytes>,
+    end_of_stream: bool,
+    ctx: &mut RequestContext,
+) -> Result<()> {
     if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
+        let events = ctx.answer.reader.as_ref().map(ResponseReader::events);
         see(state, bytes, ctx);
+        note_progress(events, ctx);
     }
     if end_of_stream {
+        attend::check_end(ctx)?;
         remember_response(state, ctx);
+    }
+    Ok(())
+}
+
+/// Tells the time limits that the answer has got further, if it has: a comment in a stream is no token, and what comes
+/// before the first one is none either.
+fn note_progress(events_before: Option<u64>, ctx: &RequestContext) {
+    let has_come = match &ctx.answer.reader {
+        Some(reader) if ctx.answer.is_stream => {
+            let is_more = events_before != Some(reader.events()) || !reader.is_between_lines();
+            reader.has_output() && is_more
+        }
+        _ => true,
+    };
+    let watch = ctx.attempt.as_ref().and_then(|attempt| attempt.watch.as_ref());
+    if let Some(watch) = watch.filter(|_| has_come) {
+        watch.note(|deadlines| deadlines.progress(time::now()));
     }
 }
 

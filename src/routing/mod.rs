@@ -7,11 +7,13 @@
 
 mod cost;
 mod dispatch;
+mod drain;
 mod filter;
 mod pick;
 
 pub use cost::{CostTerms, Costs, score, work};
 pub use dispatch::{Dispatched, NoBackend, dispatch};
+pub use drain::OWN_TOKENS;
 pub use filter::{Exclusion, Filtered, Pass, candidates};
 
 use std::num::NonZeroU32;
@@ -33,6 +35,8 @@ pub struct Query {
     pub session_key: Option<u64>,
     /// Hash of the prompt's first blocks, for the policies that hash.
     pub prefix_key: Option<u64>,
+    /// Index of the backend that stores what the request names.
+    pub owner: Option<usize>,
 }
 
 /// What a decision needs to know of a backend.

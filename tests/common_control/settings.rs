@@ -21,6 +21,10 @@ pub struct Settings {
     pub metrics: String,
     pub ejection: String,
     pub timeouts: String,
+    /// Tests that look at streams before their first token want to see the header.
+    pub hold_header: bool,
+    /// At once, so that what was removed is gone.
+    pub drain: String,
     pub backends: Vec<(String, SocketAddr)>,
     /// `http` or `https`.
     pub scheme: &'static str,
@@ -45,6 +49,8 @@ impl Settings {
             metrics: "{enabled: false}".into(),
             ejection: "{failures: 3, base: 1h, max: 1h, stuck_after: 1h}".into(),
             timeouts: "{connect: 5s}".into(),
+            hold_header: false,
+            drain: "{deadline: 0s}".into(),
             backends,
             scheme: "http",
             more_pools: Vec::new(),
@@ -91,6 +97,7 @@ impl fmt::Display for Settings {
             .collect();
         write!(f, "  - {{name: main, {}, health: {}, metrics: {}", self.pool, self.health, self.metrics)?;
         write!(f, ", ejection: {}, timeouts: {}", self.ejection, self.timeouts)?;
+        write!(f, ", hold_header: {}, drain: {}", self.hold_header, self.drain)?;
         writeln!(f, ", backends: [{}]}}", backends.join(", "))?;
         for pool in &self.more_pools {
             writeln!(f, "  {pool}")?;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use super::*;
 use crate::locality::Tenant;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, FailureKind, Health, Origin, Polled, Pool, PoolSnapshot, Transition,
+    Answer, Backend, BackendSnapshot, CostModel, Drain, DrainCause, FailureKind, Health, Origin, Polled, Pool,
+    PoolSnapshot, Transition,
 };
 use crate::prefix::Scale;
 use crate::time::Moment;
@@ -35,7 +36,13 @@ fn eject(pool: &PoolSnapshot, index: usize) {
     while ejection.record_failure(None, FailureKind::Connect, &pool.ejection, at(0)).is_none() {}
 }
 
-/// One letter a backend: `o`k, `u`nhealthy, `e`jected with a probe under way, `p`robe due from 5 s on, `s`tarting, `d`raining, `n`o address; capital: tried.
+/// Drains a backend from 0 s on; its conversations may go on for so many.
+fn drain(pool: &mut PoolSnapshot, index: usize, seconds: u64) {
+    pool.backends[index].drain = Some(Drain::begin(DrainCause::Operator, Duration::from_secs(seconds), at(0)));
+}
+
+/// One letter a backend: `o`k, `u`nhealthy, `e`jected with a probe under way, `p`robe due from 5 s on, `s`tarting,
+/// `d`raining and past its deadline, `l`eaving before it, `n`o address; capital: tried.
 fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
     let healths: Vec<_> = backends
         .chars()
@@ -54,7 +61,8 @@ fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
                 std::mem::forget(pool.backends[index].backend.ejection().try_probe(at(5)));
             }
             'p' => eject(&pool, index),
-            'd' => pool.backends[index].is_draining = true,
+            'd' => drain(&mut pool, index, 0),
+            'l' => drain(&mut pool, index, 60),
             'n' => pool.backends[index].address = None,
             _ => {}
         }
@@ -62,13 +70,13 @@ fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
             tried.push(index);
         }
     }
-    let filtered = candidates(&pool, &[], &tried, now);
+    let filtered = candidates(&pool, &query(0), &[], &tried, now);
     (pool, filtered)
 }
 
 #[test]
 fn the_rules_give_way_in_their_order() {
-    let table: [(&str, Pass, &[usize]); 17] = [
+    let table: [(&str, Pass, &[usize]); 24] = [
         ("ooo", Pass::Normal, &[0, 1, 2]),
         ("ousednp", Pass::Normal, &[0, 6]),
         ("Oo", Pass::Normal, &[1]),
@@ -83,6 +91,13 @@ fn the_rules_give_way_in_their_order() {
         ("ss", Pass::None, &[]),
         ("sdn", Pass::None, &[]),
         ("dd", Pass::None, &[]),
+        ("ol", Pass::Normal, &[0]),
+        ("Ol", Pass::Draining, &[1]),
+        ("OL", Pass::Again, &[0]),
+        ("ulds", Pass::Draining, &[1]),
+        ("ll", Pass::Draining, &[0, 1]),
+        ("uL", Pass::FailOpen, &[0]),
+        ("L", Pass::None, &[]),
         ("n", Pass::None, &[]),
         ("S", Pass::None, &[]),
         ("", Pass::None, &[]),
@@ -93,6 +108,27 @@ fn the_rules_give_way_in_their_order() {
         assert_eq!((filtered.pass, &indices[..]), (pass, expected), "of {backends:?}");
         assert_eq!(filtered.excluded.len() + indices.len(), pool.backends.len(), "each is in or out, of {backends:?}");
     }
+}
+
+#[test]
+fn a_conversation_may_go_on_at_a_draining_backend_until_its_deadline() {
+    let mut pool = pool(&[Health::Healthy; 3]);
+    drain(&mut pool, 1, 60);
+    let chosen_from = |pool: &PoolSnapshot, query: &Query, matched: &[u32], now| -> Vec<usize> {
+        candidates(pool, query, matched, &[], now).candidates.iter().map(|candidate| candidate.index).collect()
+    };
+    let (prompt, conversation, shared) = (query(4_000), [1_000, 3_500, 1_000], [1_000, 1_000, 0]);
+    assert_eq!(chosen_from(&pool, &prompt, &conversation, at(59)), [0, 1, 2], "among the others, by the policy");
+    assert_eq!(chosen_from(&pool, &prompt, &conversation, at(60)), [0, 2], "its time is over");
+    assert_eq!(chosen_from(&pool, &prompt, &shared, at(1)), [0, 2], "a prefix that others hold is nobody's home");
+    let owned = Query { owner: Some(1), ..prompt };
+    assert_eq!(chosen_from(&pool, &owned, &[], at(1)), [0, 1, 2]);
+    pool.backends[1].health = Health::Unhealthy;
+    assert_eq!(chosen_from(&pool, &prompt, &conversation, at(1)), [0, 2], "it is out for another reason");
+    pool.backends[1].health = Health::Healthy;
+    drain(&mut pool, 0, 60);
+    let both = [3_500, 3_500, 0];
+    assert_eq!(chosen_from(&pool, &prompt, &both, at(1)), [0, 1, 2], "what leaves with one leaves with the other");
 }
 
 #[test]
@@ -112,7 +148,7 @@ fn candidates_carry_what_was_matched_and_fresh_polls_only() {
         backend.engine.polled = Some(Polled { running: 9, waiting: 9, kv_usage: Some(1.0), observed_at });
     }
     let _in_flight = pool.backends[2].backend.load().dispatch(500.0, 0, Answer::Streamed, at(10));
-    let filtered = candidates(&pool, &[16, 32], &[], at(10));
+    let filtered = candidates(&pool, &query(0), &[16, 32], &[], at(10));
     let matched: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.matched_tokens).collect();
     assert_eq!(matched, [16, 32, 0], "what is not told counts as none");
     let polled: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.engine.polled.is_some()).collect();
@@ -127,7 +163,7 @@ fn candidates_carry_what_was_matched_and_fresh_polls_only() {
 
 #[test]
 fn up_to_64_candidates_need_no_allocation() {
-    let filtered = candidates(&pool(&[Health::Healthy; INLINE]), &[], &[], at(1));
+    let filtered = candidates(&pool(&[Health::Healthy; INLINE]), &query(0), &[], &[], at(1));
     assert_eq!(filtered.candidates.len(), INLINE);
     assert!(!filtered.candidates.spilled() && !score(&CostModel::default(), &query(9), &filtered.candidates).spilled());
 }
@@ -191,7 +227,7 @@ fn with_all_out_requests_are_sent_nevertheless_and_without_a_permit() {
 #[test]
 fn no_backend_says_what_keeps_each_out() {
     let mut pool = pool(&[Health::Starting, Health::Healthy]);
-    pool.backends[1].is_draining = true;
+    drain(&mut pool, 1, 0);
     let mut rng = fastrand::Rng::with_seed(1);
     let refused = dispatch(&pool, &query(100), &[], &[], Answer::Whole, at(1), &mut rng).expect_err("none is usable");
     assert_eq!(refused.excluded, [(0, Exclusion::Starting), (1, Exclusion::Draining)]);
