@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Config};
+use crate::config;
 use crate::control;
 use crate::demo::{self, DemoArgs};
 use crate::server;
@@ -32,7 +32,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve: the proxy itself, until SIGTERM (drains) or SIGINT (at once); SIGHUP reloads the configuration
+    /// Serve: the proxy itself, until SIGTERM (drains) or SIGINT (at once); SIGHUP reloads the configuration,
+    /// SIGUSR2 lets a new process take over
     Run(ConfigArgs),
     /// Check a configuration: every problem at once, with where it is and what would be right; exit status 1 if any
     Check(ConfigArgs),
@@ -73,7 +74,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    server::run(load(path)?, path)?;
+    server::run(path)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -98,18 +99,8 @@ fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(path: &Path) -> Result<Config, Box<dyn Error>> {
-    Ok(config::load(path)?)
-}
-
 /// Prints an error with what caused it.
 #[expect(clippy::print_stderr, reason = "the result of the command")]
 fn report(error: &dyn Error) {
-    let mut text = format!("warmgate: {error}");
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
-    eprintln!("{}", text.trim_end());
+    eprintln!("warmgate: {}", server::with_causes(error));
 }

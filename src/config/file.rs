@@ -9,6 +9,7 @@ use super::exact;
 use super::problem::Found;
 use super::reader::{Key, Place, Reader, Section};
 use super::tree::Item;
+use super::upgrade::upgrade;
 use super::values as kind;
 use super::{
     AccessLog, Admin, Backend, BlockTrace, Config, Ejection, Engine, Health, Limits, Listener, Locality, Logging,
@@ -141,6 +142,7 @@ fn server(section: &mut Section<'_, '_>) -> Server {
         drain_timeout: section.value("drain_timeout", kind::duration(Duration::ZERO, DAY), secs(300)),
         write_timeout: section.value("write_timeout", kind::duration(secs(1), HOUR), MINUTE),
         response_headers: section.value("response_headers", kind::flag(), true),
+        upgrade: section.section("upgrade", upgrade),
     }
 }
 

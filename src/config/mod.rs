@@ -15,6 +15,7 @@ mod problem;
 mod reader;
 mod sections;
 mod tree;
+mod upgrade;
 mod url;
 mod values;
 
@@ -24,7 +25,7 @@ mod tests;
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
     AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, KvEvents, Limits, Listener,
-    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Secret, Server, Timeouts, Tls, Tokenizer,
+    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Secret, Server, Timeouts, Tls, Tokenizer, Upgrade,
 };
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 

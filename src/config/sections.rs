@@ -2,8 +2,10 @@
 //! `conf/example.yaml`, where a test compares them with it.
 
 mod exact;
+mod upgrade;
 
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
+pub use upgrade::Upgrade;
 
 use super::url::BackendUrl;
 use http::HeaderName;
@@ -79,6 +81,8 @@ pub struct Server {
     pub write_timeout: Duration,
     /// Whether responses carry the `x-warmgate-*` headers; true.
     pub response_headers: bool,
+    /// What happens when another process takes over.
+    pub upgrade: Upgrade,
 }
 
 /// What requests may take up while they wait for a backend.

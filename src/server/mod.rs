@@ -1,10 +1,12 @@
 //! The composition root: from a configuration to a running process, and from a stop to its end.
 
 mod door;
+mod heritage;
 pub mod listen;
 mod run;
 mod signals;
 mod tls;
+mod upgrade;
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::apps::{HttpServerOptions, ServerApp};
+use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
@@ -20,16 +23,24 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-pub use run::run;
+pub use run::{RunError, run};
 pub use tls::TlsError;
+pub use upgrade::UpgradeError;
+
+pub use crate::handover::HandoverError;
+
+pub(crate) use run::with_causes;
 
 use crate::admin::{Admin, Events, Gauges, Shadows};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
+use crate::handover::{Duplicate, Listening, Role};
 use crate::proxy::Gateway;
 use crate::state::{LogError, State};
 use door::Door;
+use heritage::Heritage;
 use listen::Listener;
+use upgrade::Estate;
 
 /// Idle upstream connections that are kept, over all backends: 64 engines with 256 streams each.
 const UPSTREAM_POOL_SIZE: usize = 16 * 1024;
@@ -69,6 +80,9 @@ pub enum StartError {
     /// A tokenizer cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The process that this one was to take over from is gone, or has given it up.
+    #[error("the process that was to be replaced does not wait any more")]
+    Predecessor(#[source] io::Error),
     /// The system refused something else.
     #[error("cannot start")]
     System(#[source] io::Error),
@@ -98,6 +112,8 @@ pub struct Server {
     stop_accepting: watch::Sender<bool>,
     listeners: JoinSet<()>,
     stop_admin: watch::Sender<bool>,
+    /// Every listener's socket once more, for a process that takes over. Given up with the listeners.
+    duplicates: Vec<Duplicate>,
 }
 
 // === impl Server ===
@@ -109,23 +125,34 @@ impl Server {
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub async fn start(config: Config, source: Option<PathBuf>) -> Result<Self, StartError> {
-        let mut bound = Vec::with_capacity(config.listeners.len());
+        Self::start_with(config, source, &mut Heritage::default()).await
+    }
+
+    /// The same with what was there before this process.
+    async fn start_with(config: Config, source: Option<PathBuf>, heritage: &mut Heritage) -> Result<Self, StartError> {
+        let (mut bound, mut duplicates) = (Vec::with_capacity(config.listeners.len()), Vec::new());
         for listener in &config.listeners {
             let tls = match &listener.protocol {
                 Protocol::Tls(tls) => Some(tls::acceptor(&tls.certificate, &tls.key)?),
                 Protocol::Http | Protocol::H2c => None,
             };
             let is_h2c = listener.protocol == Protocol::H2c;
-            let socket = bind(listener.address, tls).await?;
+            let listening = Listening { role: Role::Clients, address: listener.address };
+            let (socket, duplicate) = open(listening, tls, heritage).await?;
             bound.push((if is_h2c { socket.awaiting_preface() } else { socket }, is_h2c));
+            duplicates.push(duplicate);
         }
-        let admin = bind(config.admin.address, None).await?;
+        let listening = Listening { role: Role::Operators, address: config.admin.address };
+        let (admin, duplicate) = open(listening, None, heritage).await?;
+        duplicates.push(duplicate);
+        heritage.close_rest();
         let state = Arc::new(State::new(config)?);
         state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Events::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Shadows::new(Arc::clone(&state))));
         let (control, _) = control::start(Arc::clone(&state), source)?;
-        Self::serve(state, control, bound, admin).map_err(StartError::System)
+        let server = Self::serve(state, control, bound, admin).map_err(StartError::System)?;
+        Ok(Self { duplicates, ..server })
     }
 
     fn serve(state: Arc<State>, control: Handle, bound: Vec<(Listener, bool)>, admin: Listener) -> io::Result<Self> {
@@ -146,7 +173,8 @@ impl Server {
         let admin_address = admin.local_addr()?;
         let app = Arc::new(Admin::new(Arc::clone(&state), control.clone()));
         listeners.spawn(admin.serve(app, Door::Open, admin_stop.clone(), admin_stop));
-        Ok(Self { state, control, addresses, admin: admin_address, apps, stop_accepting, listeners, stop_admin })
+        let (admin, duplicates) = (admin_address, Vec::new());
+        Ok(Self { state, control, addresses, admin, apps, stop_accepting, listeners, stop_admin, duplicates })
     }
 
     /// Where clients connect, in the order of the configuration.
@@ -169,12 +197,23 @@ impl Server {
         &self.control
     }
 
+    /// What another process needs to take over.
+    ///
+    /// # Errors
+    /// When there is no descriptor left to copy the listeners' to.
+    fn estate(&self) -> io::Result<Estate> {
+        let sockets: io::Result<_> = self.duplicates.iter().map(|duplicate| duplicate.socket.try_clone()).collect();
+        let listeners = self.duplicates.iter().map(|duplicate| duplicate.listening).collect();
+        Ok(Estate { listeners, sockets: sockets? })
+    }
+
     /// Winds down: fails readiness, goes on accepting for `drain_delay` so that whoever balances in front can follow,
     /// lets requests end for up to `drain_timeout`, and returns as soon as none is left. The requests that were cut.
     pub async fn stop(mut self) -> usize {
         let config = self.state.config.load_full();
         self.state.lifecycle.drain();
         sleep(config.server.drain_delay).await;
+        self.duplicates.clear();
         self.stop_accepting.send_replace(true);
         let _ = timeout(FIRST_REQUEST_TIME, self.state.lifecycle.closed()).await;
         for app in &self.apps {
@@ -193,13 +232,53 @@ impl Server {
         self.state.flush_logs();
         self.state.lifecycle.requests()
     }
+
+    /// Ends what another process has taken over: accepts no more, and answers what still comes on kept connections with
+    /// `Connection: close`. Returns when no connection is left, at most `upgrade.drain_timeout` later; the requests that
+    /// were cut.
+    ///
+    /// Unlike [`Server::stop`] it closes no kept connection that waits for its next request before its `keepalive_timeout`,
+    /// for nobody waits for the end of this process, and a request that meets a closing connection is lost.
+    async fn retire(mut self) -> usize {
+        let config = self.state.config.load_full();
+        self.state.lifecycle.drain();
+        self.duplicates.clear();
+        self.stop_accepting.send_replace(true);
+        self.stop_admin.send_replace(true);
+        let (lifecycle, kept_for) = (&self.state.lifecycle, config.server.keepalive_timeout + CLOSING_TIME);
+        let over = async {
+            lifecycle.idle().await;
+            // The last one may leave its connection to wait, as others have before.
+            if timeout(kept_for, lifecycle.closed()).await.is_err() {
+                // Who has said nothing for so long is no client that would be missed.
+                lifecycle.idle().await;
+            }
+        };
+        let _ = timeout(config.server.upgrade.drain_timeout, over).await;
+        for app in &self.apps {
+            app.cleanup().await;
+        }
+        while self.listeners.join_next().await.is_some() {}
+        self.state.flush_logs();
+        self.state.lifecycle.requests()
+    }
 }
 
-async fn bind(
-    address: SocketAddr,
-    tls: Option<Arc<pingora_core::listeners::tls::Acceptor>>,
-) -> Result<Listener, StartError> {
-    Listener::bind(address, tls).await.map_err(|source| StartError::Bind { address, source })
+/// A listener, on a socket that is there already or on a new one; and the socket once more.
+async fn open(
+    listening: Listening,
+    tls: Option<Arc<Acceptor>>,
+    heritage: &mut Heritage,
+) -> Result<(Listener, Duplicate), StartError> {
+    let address = listening.address;
+    let failed = |source| StartError::Bind { address, source };
+    let listener = match heritage.take(listening) {
+        Some(socket) => Listener::over(socket, tls),
+        None => Listener::bind(address, tls).await,
+    };
+    let listener = listener.map_err(failed)?;
+    let socket = listener.duplicate().map_err(StartError::System)?;
+    Ok((listener, Duplicate { listening, socket }))
 }
 
 /// What to do about an address that cannot be listened on.

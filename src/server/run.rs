@@ -1,37 +1,94 @@
 //! `warmgate run`: the process around a [`Server`]: its runtime, its signals, its service manager.
 
+use std::error::Error;
+use std::io;
 use std::path::Path;
+use std::pin::Pin;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::heritage::Heritage;
 use super::signals::{Request, Signals};
+use super::upgrade::{Program, Successor, UpgradeError, upgrade};
 use super::{Server, StartError};
-use crate::config::Config;
+use crate::config::{self, Config, Problems};
 use crate::control::Handle;
+use crate::handover::HandoverError;
 use crate::state::State;
 use crate::{logging, systemd};
 
 /// How long the end waits for tasks to notice it.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
-/// Serves the checked `config`, read from `source`, until a signal ends the process.
+/// Why the process ended other than by a signal.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] Problems),
+    /// It was to take over from another process, which it does not understand.
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
+    /// It could not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The process that had taken over from it ended badly. So does this one, so that a service manager starts another.
+    #[error("the process that had taken over ended ({0})")]
+    SuccessorLost(ExitStatus),
+}
+
+/// What ends the serving.
+enum End {
+    /// SIGTERM: requests may end first.
+    Stop,
+    /// SIGINT.
+    Quit,
+    /// Another process serves.
+    HandedOver(Successor),
+}
+
+type Upgrading<'a> = Pin<Box<dyn Future<Output = Result<Successor, UpgradeError>> + 'a>>;
+
+/// Serves the configuration in the file `source` until a signal ends the process.
 ///
 /// # Errors
-/// See [`StartError`].
-pub fn run(config: Config, source: &Path) -> Result<(), StartError> {
+/// See [`RunError`].
+pub fn run(source: &Path) -> Result<(), RunError> {
+    let mut heritage = Heritage::of_process()?;
+    let outcome =
+        config::load(source).map_err(RunError::Config).and_then(|config| run_config(config, source, &mut heritage));
+    if let Err(error) = &outcome {
+        heritage.fail(&with_causes(error));
+    }
+    outcome
+}
+
+/// An error with what caused it, in one sentence.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text.push_str(&format!(": {source}"));
+        cause = source.source();
+    }
+    text.trim_end().to_owned()
+}
+
+fn run_config(config: Config, source: &Path, heritage: &mut Heritage) -> Result<(), RunError> {
     logging::start(config.logging.level);
     let runtime = runtime(&config).map_err(StartError::System)?;
-    let state = runtime.block_on(serve(config, source))?;
+    let (state, outcome) = runtime.block_on(serve(config, source, heritage))?;
     // Ends what is left: kept connections, and requests that are cut, which log themselves as they are dropped.
     runtime.shutdown_timeout(SHUTDOWN_TIME);
     state.flush_logs();
-    Ok(())
+    outcome
 }
 
-fn runtime(config: &Config) -> std::io::Result<Runtime> {
+fn runtime(config: &Config) -> io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = config.server.threads {
         builder.worker_threads(threads.get() as usize);
@@ -39,40 +96,92 @@ fn runtime(config: &Config) -> std::io::Result<Runtime> {
     builder.thread_name("warmgate").enable_all().build()
 }
 
-async fn serve(config: Config, source: &Path) -> Result<Arc<State>, StartError> {
+/// Serves to the end; what is to be flushed then, and how it ended.
+async fn serve(
+    config: Config,
+    source: &Path,
+    heritage: &mut Heritage,
+) -> Result<(Arc<State>, Result<(), RunError>), StartError> {
     let mut signals = Signals::install().map_err(StartError::System)?;
-    let server = Server::start(config, Some(source.to_owned())).await?;
+    let program = Program::of_process().map_err(StartError::System)?;
+    let server = Server::start_with(config, Some(source.to_owned()), heritage).await?;
     for address in server.addresses() {
         log::info!("listening on {address}");
     }
     log::info!("admin on http://{}", server.admin_address());
+    heritage.serving().map_err(StartError::Predecessor)?;
     systemd::ready("serving");
     let watchdog = tokio::spawn(watchdog(server.control().clone()));
-    let is_graceful = until_stopped(&mut signals, server.control()).await;
+    let end = until_ended(&mut signals, &server, &program).await;
     let state = Arc::clone(server.state());
-    if is_graceful {
-        stop(server, &mut signals).await;
-    }
+    let outcome = match end {
+        End::Stop => {
+            stop(server, &mut signals).await;
+            Ok(())
+        }
+        End::Quit => Ok(()),
+        End::HandedOver(successor) => {
+            watchdog.abort();
+            retire(server, successor, &mut signals).await
+        }
+    };
     watchdog.abort();
-    Ok(state)
+    Ok((state, outcome))
 }
 
-/// Obeys reloads until asked to stop; whether requests may end first.
-async fn until_stopped(signals: &mut Signals, control: &Handle) -> bool {
+/// Obeys reloads and upgrades until something ends the serving.
+async fn until_ended(signals: &mut Signals, server: &Server, program: &Program) -> End {
+    let mut upgrading: Option<Upgrading<'_>> = None;
     loop {
-        match signals.next().await {
-            Request::Reload => match control.reload().await {
-                Ok(Ok(reloaded)) => log::info!("reload: {reloaded:?}"),
-                // The control loop has logged why.
-                Ok(Err(_)) => {}
-                Err(ended) => log::error!("{ended}"),
-            },
-            Request::Stop => return true,
+        let request = tokio::select! {
+            request = signals.next() => request,
+            outcome = ended(&mut upgrading) => {
+                upgrading = None;
+                match outcome {
+                    Ok(successor) => return End::HandedOver(successor),
+                    Err(error) => refused(&error),
+                }
+                continue;
+            }
+        };
+        match request {
+            Request::Reload => reload(server.control()).await,
+            Request::Stop => return End::Stop,
             Request::Quit => {
                 log::info!("SIGINT: ending at once");
-                return false;
+                return End::Quit;
             }
+            Request::Upgrade if upgrading.is_some() => log::warn!("SIGUSR2: an upgrade is under way already"),
+            Request::Upgrade => match server.estate() {
+                Ok(estate) => {
+                    let limit = server.state().config.load().server.upgrade.start_timeout;
+                    upgrading = Some(Box::pin(upgrade(program, estate, limit)));
+                }
+                Err(error) => log::error!("upgrade: the listeners cannot be handed over: {error}"),
+            },
         }
+    }
+}
+
+/// The outcome of the upgrade under way; waits for ever without one.
+async fn ended(upgrading: &mut Option<Upgrading<'_>>) -> Result<Successor, UpgradeError> {
+    match upgrading {
+        Some(upgrading) => upgrading.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn refused(error: &UpgradeError) {
+    log::error!("the upgrade has failed, and this process goes on: {}", with_causes(error));
+    systemd::ready("serving; the last upgrade has failed");
+}
+
+async fn reload(control: &Handle) {
+    match control.reload().await {
+        Ok(Ok(reloaded)) => log::info!("reload: {reloaded:?}"),
+        // The control loop has logged why.
+        Ok(Err(_)) => {}
+        Err(ended) => log::error!("{ended}"),
     }
 }
 
@@ -94,13 +203,52 @@ async fn stop(server: Server, signals: &mut Signals) {
             }
             request = signals.next() => match request {
                 Request::Reload => log::warn!("no reload while draining"),
+                Request::Upgrade => log::warn!("no upgrade while draining"),
+                Request::Stop | Request::Quit => return end_at_once(&state),
+            },
+        }
+    }
+}
+
+/// Finishes what is in flight while `successor` serves; SIGTERM or SIGINT ends it at once.
+async fn retire(server: Server, mut successor: Successor, signals: &mut Signals) -> Result<(), RunError> {
+    let (state, id) = (Arc::clone(server.state()), successor.id());
+    systemd::handed_over(id);
+    log::info!("upgrade: process {id} serves; this one finishes {} requests", state.lifecycle.requests());
+    let retiring = server.retire();
+    tokio::pin!(retiring);
+    let mut is_alone = false;
+    loop {
+        tokio::select! {
+            cut = &mut retiring => {
+                match cut {
+                    0 => log::info!("upgrade: finished; process {id} goes on"),
+                    cut => log::warn!("upgrade.drain_timeout is over; {cut} requests are cut"),
+                }
+                return Ok(());
+            }
+            status = successor.ended(), if !is_alone => match status {
+                Ok(status) if !status.success() => {
+                    log::error!("process {id}, which had taken over, ended ({status}); ending, so that another is started");
+                    systemd::main_is_gone("the new process ended");
+                    return Err(RunError::SuccessorLost(status));
+                }
+                // It was stopped, or cannot be watched: what is in flight here may end all the same.
+                _ => is_alone = true,
+            },
+            request = signals.next() => match request {
+                Request::Reload | Request::Upgrade => log::warn!("this process has handed over; process {id} serves"),
                 Request::Stop | Request::Quit => {
-                    log::warn!("ending at once; {} requests are cut", state.lifecycle.requests());
-                    return;
+                    end_at_once(&state);
+                    return Ok(());
                 }
             },
         }
     }
+}
+
+fn end_at_once(state: &State) {
+    log::warn!("ending at once; {} requests are cut", state.lifecycle.requests());
 }
 
 /// Tells systemd that the process is alive for as long as the control loop comes round.

@@ -1,0 +1,126 @@
+//! The new process's side of a handover. It blocks: until it serves, the process has nothing else to do.
+
+use std::io::{self, Read};
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::{Listening, Offer, PROTOCOL, Reply, STATE_LENGTH_BYTES, Sockets, VARIABLE, descriptors, frame};
+
+/// How long the old process may take for a part of what it hands over. It ends this one long before, if it lives.
+const PART_TIME: Duration = Duration::from_secs(60);
+
+/// Longest reason that is told, bytes; the whole of it goes to the log.
+const MAX_REASON_BYTES: usize = 4096;
+
+/// The process that this one takes over from.
+#[derive(Debug)]
+pub(crate) struct Predecessor {
+    stream: UnixStream,
+    offer: Offer,
+}
+
+/// Why nothing was handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// Standard input cannot be read as it should be.
+    #[error("the process that is to be replaced cannot be heard ({VARIABLE} is set; is this a start by hand?)")]
+    Stream(#[source] io::Error),
+    /// It is too new or too old.
+    #[error(
+        "the process that is to be replaced ({version}) hands over by protocol {protocol}, and this one reads {PROTOCOL}; \
+         restart it instead"
+    )]
+    Protocol {
+        /// Its version.
+        version: String,
+        /// Its protocol.
+        protocol: u32,
+    },
+}
+
+// === impl Predecessor ===
+
+impl Predecessor {
+    /// Hears what the predecessor offers, if the environment says that there is one; with the sockets it hands over.
+    ///
+    /// # Errors
+    /// [`HandoverError`].
+    pub(crate) fn of_process() -> Result<Option<(Self, Sockets)>, HandoverError> {
+        if std::env::var_os(VARIABLE).is_none() {
+            return Ok(None);
+        }
+        let stream = standard_input().map_err(HandoverError::Stream)?;
+        Self::hear(stream).map(Some)
+    }
+
+    fn hear(mut stream: UnixStream) -> Result<(Self, Sockets), HandoverError> {
+        let heard = stream.set_read_timeout(Some(PART_TIME)).and_then(|()| stream.set_write_timeout(Some(PART_TIME)));
+        heard.map_err(HandoverError::Stream)?;
+        let received = descriptors::receive(&stream).map_err(HandoverError::Stream)?;
+        let offer: Offer = frame::read(&mut stream).map_err(HandoverError::Stream)?;
+        if offer.protocol != PROTOCOL {
+            let error = HandoverError::Protocol { version: offer.version.clone(), protocol: offer.protocol };
+            Self { stream, offer }.fail(&error.to_string());
+            return Err(error);
+        }
+        let sockets = offer.listeners.iter().copied().zip(received.into_iter().map(TcpListener::from));
+        let sockets: Vec<(Listening, TcpListener)> = sockets.collect();
+        Ok((Self { stream, offer }, Sockets::handed(sockets)))
+    }
+
+    /// Its version.
+    pub(crate) fn version(&self) -> &str {
+        &self.offer.version
+    }
+
+    /// What it has learned, as it wrote it; nothing if it writes it in another form than `state_format`. To be asked
+    /// when everything else is in place, so that it is young.
+    ///
+    /// # Errors
+    /// When the predecessor is gone, or has more than `max_bytes`.
+    pub(crate) fn state(&mut self, state_format: u32, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
+        frame::write(&mut self.stream, &Reply::Ready { state_format })?;
+        let mut length = [0; STATE_LENGTH_BYTES];
+        self.stream.read_exact(&mut length)?;
+        let length = u64::from_le_bytes(length);
+        if length > max_bytes {
+            return Err(io::Error::other(format!("it hands over {length} bytes, more than the {max_bytes} allowed")));
+        }
+        let mut state = Vec::new();
+        Read::take(&mut self.stream, length).read_to_end(&mut state)?;
+        if (state.len() as u64) < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok((length > 0).then_some(state))
+    }
+
+    /// The form in which it writes what it has learned.
+    pub(crate) fn state_format(&self) -> u32 {
+        self.offer.state_format
+    }
+
+    /// Says that this process accepts connections.
+    ///
+    /// # Errors
+    /// When the predecessor is gone or has given this process up.
+    pub(crate) fn serving(&mut self) -> io::Result<()> {
+        frame::write(&mut self.stream, &Reply::Serving)
+    }
+
+    /// Says why this process will not serve. The predecessor may be gone; this one ends either way.
+    pub(crate) fn fail(&mut self, reason: &str) {
+        let end = reason.floor_char_boundary(MAX_REASON_BYTES);
+        let _ = frame::write(&mut self.stream, &Reply::Failed { reason: reason[..end].to_owned() });
+    }
+}
+
+/// Standard input as a socket of its own; what is left there is of no use to anyone.
+fn standard_input() -> io::Result<UnixStream> {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // Only a Unix socket has such an address.
+    stream.peer_addr()?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Ok(stream)
+}

@@ -1,0 +1,255 @@
+//! The old process's side of a binary upgrade: starts the new one and hands over to it (`crate::handover`).
+//!
+//! Until the new process says that it serves, nothing has changed here, and whatever goes wrong ends it and leaves this
+//! one serving. Dropping the future of [`upgrade`] ends the new process too.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::handover::{self, Listening, Offer, PROTOCOL, Reply, descriptors, frame};
+
+/// How long a process that has closed its end may take to end as well, for the log to know how.
+const EXIT_TIME: Duration = Duration::from_secs(1);
+
+/// What the system puts behind the path of a program whose file was replaced.
+const DELETED: &str = " (deleted)";
+
+/// The environment variables that mean the process that they were given to, not those it starts.
+const OWN_VARIABLES: [&str; 5] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_FDS_FIRST_FD"];
+
+/// How this process was started, and how the next one is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Program {
+    path: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+/// What is handed over.
+pub(super) struct Estate {
+    pub(super) listeners: Vec<Listening>,
+    pub(super) sockets: Vec<OwnedFd>,
+}
+
+/// The process that has taken over.
+#[derive(Debug)]
+pub(super) struct Successor {
+    started: Started,
+    /// Its other end is the new process's, which sees by it when this one ends.
+    _stream: UnixStream,
+}
+
+/// A process that is ended unless it takes over.
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    is_released: bool,
+}
+
+/// Why no new process took over.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeError {
+    /// It could not be started.
+    #[error("{} cannot be started", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// It said that it will not serve.
+    #[error("the new process refuses: {0}")]
+    Refused(String),
+    /// It ended without a word.
+    #[error("the new process ended before it served ({0})")]
+    Ended(ExitStatus),
+    /// It is not this program, or something is wrong between the two.
+    #[error("the new process does not keep to the protocol")]
+    Stream(#[source] io::Error),
+    /// It took too long.
+    #[error("the new process did not serve within {0:?} (server.upgrade.start_timeout)")]
+    TooLate(Duration),
+}
+
+// === impl Program ===
+
+impl Program {
+    /// Of this process. To be asked at its start, when what it was started by is still there.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub(super) fn of_process() -> io::Result<Self> {
+        let mut arguments = env::args_os();
+        let name = arguments.next().unwrap_or_default();
+        let path = resolved(&name, &env::current_dir()?, env::current_exe);
+        Ok(Self { path: path?, arguments: arguments.collect() })
+    }
+
+    fn command(&self, input: OwnedFd) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments).stdin(Stdio::from(input)).env(handover::VARIABLE, "1");
+        for variable in OWN_VARIABLES {
+            command.env_remove(variable);
+        }
+        command
+    }
+}
+
+/// The program's path. The name that it was started by, where that is a path: it may be a link that now leads to a new
+/// version, and the system knows only what it led to.
+fn resolved(name: &OsStr, folder: &Path, own_file: impl FnOnce() -> io::Result<PathBuf>) -> io::Result<PathBuf> {
+    let named = Path::new(name);
+    if named.components().count() > 1 || named.is_absolute() {
+        return Ok(folder.join(named));
+    }
+    let file = own_file()?;
+    let replaced = file.to_str().and_then(|text| text.strip_suffix(DELETED)).map(PathBuf::from);
+    Ok(replaced.unwrap_or(file))
+}
+
+// === impl Successor ===
+
+impl Successor {
+    /// Its process id; 0 once it has ended.
+    pub(super) fn id(&self) -> u32 {
+        self.started.child.id().unwrap_or(0)
+    }
+
+    /// Returns when it ends, and how. Safe to cancel.
+    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
+        self.started.child.wait().await
+    }
+}
+
+// === impl Started ===
+
+impl Started {
+    /// How it ended, if it does so soon.
+    async fn soon_ended(&mut self) -> Option<ExitStatus> {
+        timeout(EXIT_TIME, self.child.wait()).await.ok()?.ok()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if !self.is_released {
+            // It may have ended by itself.
+            let _ = self.child.start_kill();
+        }
+    }
+}
+
+/// Starts `program` and hands `estate` over; returns when the new process serves.
+///
+/// # Errors
+/// [`UpgradeError`]: the new process is ended, and this one is as it was.
+pub(super) async fn upgrade(program: &Program, estate: Estate, limit: Duration) -> Result<Successor, UpgradeError> {
+    let unstarted = |source| UpgradeError::Start { program: program.path.clone(), source };
+    let (ours, theirs) = StdStream::pair().map_err(unstarted)?;
+    ours.set_nonblocking(true).map_err(unstarted)?;
+    let mut stream = UnixStream::from_std(ours).map_err(unstarted)?;
+    // The command is dropped with the other end in it, so that the new process alone holds that.
+    let child = program.command(theirs.into()).spawn().map_err(unstarted)?;
+    let mut started = Started { child, is_released: false };
+    log::info!("upgrade: process {} is starting", started.child.id().unwrap_or(0));
+    match timeout(limit, hand_over(&mut stream, estate)).await {
+        Ok(Ok(Reply::Serving)) => {
+            started.is_released = true;
+            Ok(Successor { started, _stream: stream })
+        }
+        Ok(Ok(Reply::Failed { reason })) => {
+            // It says the same in the log, if it is left to.
+            started.soon_ended().await;
+            Err(UpgradeError::Refused(reason.replace('\n', "; ")))
+        }
+        Ok(Ok(Reply::Ready { .. })) => Err(UpgradeError::Stream(io::Error::other("it is ready twice"))),
+        Ok(Err(error)) => match started.soon_ended().await {
+            Some(status) => Err(UpgradeError::Ended(status)),
+            None => Err(UpgradeError::Stream(error)),
+        },
+        Err(_) => Err(UpgradeError::TooLate(limit)),
+    }
+}
+
+/// The conversation; what the new process said last.
+async fn hand_over(stream: &mut UnixStream, estate: Estate) -> io::Result<Reply> {
+    let Estate { listeners, sockets } = estate;
+    let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    stream.async_io(Interest::WRITABLE, || descriptors::send(&*stream, &descriptors)).await?;
+    drop(sockets);
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let offer = Offer { protocol: PROTOCOL, version, listeners, state_format: 0 };
+    stream.write_all(&frame::encode(&offer)?).await?;
+    match read(stream).await? {
+        Reply::Ready { .. } => {
+            stream.write_all(&0_u64.to_le_bytes()).await?;
+            read(stream).await
+        }
+        other => Ok(other),
+    }
+}
+
+async fn read(stream: &mut UnixStream) -> io::Result<Reply> {
+    let mut head = [0; frame::LENGTH_BYTES];
+    stream.read_exact(&mut head).await?;
+    let mut body = vec![0; frame::length(head)?];
+    stream.read_exact(&mut body).await?;
+    frame::decode(&body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_where_the_next_version_will_be() {
+        let path = |name: &str, own: &str| {
+            resolved(OsStr::new(name), Path::new("/srv"), || Ok(own.into())).unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(path("/opt/current/warmgate", "/opt/v1/warmgate"), "/opt/current/warmgate", "a link is kept");
+        assert_eq!(path("bin/warmgate", "/srv/bin/warmgate (deleted)"), "/srv/bin/warmgate");
+        assert_eq!(path("./warmgate", "/srv/warmgate"), "/srv/./warmgate");
+        assert_eq!(path("warmgate", "/usr/bin/warmgate (deleted)"), "/usr/bin/warmgate", "found by PATH, and replaced");
+        assert_eq!(path("", "/usr/bin/warmgate"), "/usr/bin/warmgate");
+    }
+
+    /// Hands nothing over to this shell script.
+    async fn tried(script: &str, limit: Duration) -> UpgradeError {
+        let arguments = ["-c", script].map(OsString::from).to_vec();
+        let program = Program { path: "/bin/sh".into(), arguments };
+        let estate = Estate { listeners: Vec::new(), sockets: Vec::new() };
+        upgrade(&program, estate, limit).await.expect_err("a shell takes nothing over")
+    }
+
+    #[tokio::test]
+    async fn what_becomes_of_the_new_process_is_told() {
+        let limit = Duration::from_secs(30);
+        let error = tried("exit 7", limit).await;
+        assert!(matches!(error, UpgradeError::Ended(status) if status.code() == Some(7)), "{error}");
+        let error = tried("kill -SEGV $$", limit).await;
+        assert!(error.to_string().contains("signal: 11"), "{error}");
+        let absent = Program { path: "/no/such/program".into(), arguments: Vec::new() };
+        let error = upgrade(&absent, Estate { listeners: Vec::new(), sockets: Vec::new() }, limit).await.unwrap_err();
+        assert!(error.to_string().contains("/no/such/program"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_does_something_else_is_ended() {
+        // It says what is no message, and waits.
+        let error = tried("printf '\\377\\377\\377\\377' >&0; exec sleep 600", Duration::from_secs(30)).await;
+        assert!(matches!(error, UpgradeError::Stream(_)), "{error}");
+        let error = tried("exec sleep 600", Duration::from_millis(50)).await;
+        assert!(matches!(error, UpgradeError::TooLate(_)), "{error}");
+    }
+}

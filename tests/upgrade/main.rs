@@ -1,0 +1,119 @@
+//! The binary upgrade, with real processes: what takes over from what, what clients see of it, and what becomes of an
+//! upgrade that fails.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+#[path = "../common_control/mod.rs"]
+mod common_control;
+mod failing;
+mod load;
+mod service;
+mod under_load;
+
+use std::net::TcpListener;
+
+use tokio::net::TcpStream;
+
+use common_control::client::{Connection, get, open_stream, post_chat};
+use common_control::engine::{Answer, Engine, is_whole_stream};
+use common_control::settings::Settings;
+use common_control::{Scratch, chat, eventually, streamed};
+use service::{Service, is_running};
+
+/// Kept connections that wait are over soon, and so is a process that has handed over.
+pub(crate) const SERVER: &str = "{keepalive_timeout: 1s, drain_delay: 100ms, drain_timeout: 60s}";
+
+fn settings(engine: &Engine) -> Settings {
+    Settings { server: SERVER.into(), ..Settings::new([engine]) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_process_serves_on_the_same_sockets_and_the_old_one_finishes_its_streams() {
+    let (engine, scratch) = (Engine::up("one"), Scratch::new());
+    let mut service = Service::start(&scratch.file("warmgate.yaml", settings(&engine).to_string())).await;
+    engine.set_answer(Answer::Gated);
+    let (mut stream, _) = open_stream(service.address(), &streamed("hello")).await;
+    engine.emit(1);
+
+    let old = service.main();
+    service.upgrade().await;
+    assert_ne!(service.main(), old);
+    assert!(service.first.is_running(), "a stream is in flight there");
+    engine.set_answer(Answer::Whole);
+    let mut connection = Connection::open(service.address()).await.unwrap();
+    for _ in 0..3 {
+        let reply = connection.chat(&chat("hello")).await.unwrap();
+        assert_eq!(reply.status, 200);
+        assert_ne!(reply.header("connection"), Some("close"), "the new process keeps connections");
+    }
+    assert_eq!(get(service.admin(), "/readyz").await.status, 200, "operators ask the new process");
+    engine.emit(3);
+    engine.finish();
+    assert!(is_whole_stream(&stream.rest().await.unwrap()), "the stream ended whole");
+    drop(stream);
+    let (status, _) = service.first.ended().await;
+    assert_eq!(status.code(), Some(0), "{:?}", service.first.stderr());
+    assert_eq!(post_chat(service.address(), &chat("hello")).await.status, 200);
+
+    service.signal("TERM");
+    eventually("the new process stops", async || !is_running(service.main())).await;
+    assert!(TcpStream::connect(service.address()).await.is_err(), "nobody holds the socket any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kept_connection_is_closed_by_its_next_answer_or_its_time() {
+    let (engine, scratch) = (Engine::up("kept"), Scratch::new());
+    let mut service = Service::start(&scratch.file("warmgate.yaml", settings(&engine).to_string())).await;
+    let mut asking = Connection::open(service.address()).await.unwrap();
+    let mut waiting = Connection::open(service.address()).await.unwrap();
+    for connection in [&mut asking, &mut waiting] {
+        assert_ne!(connection.chat(&chat("hello")).await.unwrap().header("connection"), Some("close"));
+    }
+    service.upgrade().await;
+    let reply = asking.chat(&chat("hello")).await.expect("a request on a kept connection is not lost");
+    assert_eq!((reply.status, reply.header("connection")), (200, Some("close")));
+    assert!(asking.is_closed().await && waiting.is_closed().await);
+    let (status, _) = service.first.ended().await;
+    assert_eq!(status.code(), Some(0), "the old process does not wait for more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_new_configuration_holds_for_the_new_process_its_listeners_too() {
+    let (engine, scratch) = (Engine::up("listeners"), Scratch::new());
+    let listeners = "[{address: '127.0.0.1:0'}, {address: '127.0.0.2:0'}]".to_owned();
+    let file = scratch.file("warmgate.yaml", Settings { listeners, ..settings(&engine) }.to_string());
+    let mut service = Service::start(&file).await;
+    let (stays, goes) = (service.first.addresses[0], service.first.addresses[1]);
+    let comes = TcpListener::bind("127.0.0.3:0").unwrap().local_addr().unwrap();
+
+    let listeners = format!("[{{address: '127.0.0.1:0'}}, {{address: '{comes}'}}]");
+    scratch.file("warmgate.yaml", Settings { listeners, ..settings(&engine) }.to_string());
+    service.first.until_logged("listeners cannot change while the process runs").await;
+    service.upgrade().await;
+    for address in [stays, comes] {
+        assert_eq!(post_chat(address, &chat("hello")).await.status, 200, "{address}");
+    }
+    eventually("the listener that is gone is closed", async || TcpStream::connect(goes).await.is_err()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_new_process_can_be_upgraded_too_while_the_first_one_still_finishes() {
+    let (engine, scratch) = (Engine::up("thrice"), Scratch::new());
+    let mut service = Service::start(&scratch.file("warmgate.yaml", settings(&engine).to_string())).await;
+    engine.set_answer(Answer::Gated);
+    engine.emit(1);
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(open_stream(service.address(), &streamed("hello")).await.0);
+        service.upgrade().await;
+    }
+    let ids: Vec<u32> = [vec![service.first.id()], service.started()].concat();
+    assert!(ids.iter().all(|id| is_running(*id)), "each has a stream, the last one the listeners");
+    engine.emit(3);
+    engine.finish();
+    for mut stream in streams {
+        assert!(is_whole_stream(&stream.rest().await.unwrap()));
+    }
+    eventually("all but the last end", async || ids[..3].iter().all(|id| !is_running(*id))).await;
+    assert!(is_running(ids[3]));
+}

@@ -1,0 +1,94 @@
+//! Upgrades under load: no request is lost, no stream is cut, and what was learned stays learned.
+
+use std::time::{Duration, Instant};
+
+use warmgate::sim::engine::{Parameters, Timing};
+use warmgate::sim::{EngineOptions, SimEngine};
+
+use crate::common_control::{Scratch, eventually};
+use crate::load::{Load, Served, cached_share};
+use crate::service::Service;
+
+/// Tokens that engines make a second for one stream.
+const DECODE_RATE: f64 = 50.0;
+
+/// How large it is.
+struct Size {
+    connections: usize,
+    stream: Duration,
+    /// What is compared before and after an upgrade.
+    window: Duration,
+}
+
+fn fleet(engines: usize) -> Vec<SimEngine> {
+    let parameters = EngineOptions::default().parameters;
+    let timing = Timing::from_rates(100_000.0, DECODE_RATE);
+    let parameters = Parameters { timing, kv_blocks: 65_536, ..parameters };
+    let engine = || SimEngine::start(EngineOptions { parameters: parameters.clone(), ..EngineOptions::default() });
+    (0..engines).map(|_| engine().unwrap()).collect()
+}
+
+fn configuration(engines: &[SimEngine]) -> String {
+    let backends: Vec<_> = engines.iter().map(|engine| format!("{{url: '{}'}}", engine.url())).collect();
+    format!(
+        "listeners: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\n\
+         server: {{keepalive_timeout: 1s}}\nlogging: {{access_log: 'off'}}\n\
+         pools:\n- {{name: sim, engine: vllm, backends: [{}]}}\n",
+        backends.join(", ")
+    )
+}
+
+/// Upgrades twice under load; the cached share in the window before and in the one after each.
+async fn upgraded_twice(size: &Size) -> [(f64, f64); 2] {
+    let (engines, scratch) = (fleet(4), Scratch::new());
+    let mut service = Service::start(&scratch.file("warmgate.yaml", configuration(&engines))).await;
+    let tokens = (size.stream.as_secs_f64() * DECODE_RATE) as u32;
+    let mut load = Load::start(service.address(), size.connections, tokens);
+    let mut upgrades = Vec::new();
+    for _ in 0..2 {
+        go_on(&mut load, size).await;
+        upgrades.push(Instant::now());
+        service.upgrade().await;
+    }
+    go_on(&mut load, size).await;
+    let served = load.finish().await.unwrap_or_else(|failure| panic!("{failure}: {:?}", service.first.stderr()));
+    let (status, _) = service.first.ended().await;
+    assert_eq!(status.code(), Some(0), "the first process has finished");
+    [upgrades[0], upgrades[1]].map(|at| shares(&served, at, size.window))
+}
+
+/// Waits until every client is two turns further, and a window is over.
+async fn go_on(load: &mut Load, size: &Size) {
+    let rest = tokio::time::sleep(size.window);
+    for _ in 0..3 {
+        let aim = load.count() + size.connections;
+        eventually("conversations go on", async || load.count() >= aim).await;
+    }
+    rest.await;
+}
+
+fn shares(served: &[Served], at: Instant, window: Duration) -> (f64, f64) {
+    let ((before, sent_before), (after, sent_after)) =
+        (cached_share(served, at - window, window), cached_share(served, at, window));
+    println!("cached {before:.3} of {sent_before} requests before, {after:.3} of {sent_after} after");
+    assert!(sent_before > 0 && sent_after > 0);
+    (before, after)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_upgrades_lose_no_request_and_cut_no_stream() {
+    let size = Size { connections: 10, stream: Duration::from_secs(1), window: Duration::from_secs(2) };
+    for (before, after) in upgraded_twice(&size).await {
+        assert!(before > 0.0 && after > 0.0);
+    }
+}
+
+/// The figure of the issue; two minutes. `cargo test --release --test upgrade -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes two minutes"]
+async fn fifty_connections_with_streams_of_15_seconds() {
+    let size = Size { connections: 50, stream: Duration::from_secs(15), window: Duration::from_secs(10) };
+    for (before, after) in upgraded_twice(&size).await {
+        assert!(after >= 0.9 * before, "{after} after {before}");
+    }
+}
