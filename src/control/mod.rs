@@ -26,6 +26,7 @@ pub use reload::{Refused, Reloaded};
 pub use tokenizers::{TokenizerError, check_tokenizers};
 
 use crate::config::Config;
+use crate::handover::state::Learned;
 use crate::state::State;
 use crate::{systemd, time, without_stalling};
 use probe::Report;
@@ -67,11 +68,23 @@ struct Loop {
 /// # Errors
 /// [`TokenizerError`] if the configuration names a tokenizer that cannot be used.
 pub fn start(state: Arc<State>, source: Option<PathBuf>) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
+    start_with(state, source, || None)
+}
+
+/// The same with what another process has learned, which is asked for when everything else is in place.
+pub(crate) fn start_with(
+    state: Arc<State>,
+    source: Option<PathBuf>,
+    learned: impl FnOnce() -> Option<Learned>,
+) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
     let (reports, incoming) = mpsc::channel(REPORT_QUEUE);
     let (handle, commands) = mpsc::channel(16);
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
     table.apply(&state.config.load(), &tokenizers);
+    if let Some(learned) = learned() {
+        table.inherit(&learned, time::now());
+    }
     let mut control = Loop { state, source: source.map(Source::new), table, tokenizers };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))

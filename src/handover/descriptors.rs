@@ -25,7 +25,9 @@ const SPACE: usize = cmsg_space!(ScmRights(MAX_LISTENERS));
 pub(crate) fn send(stream: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); SPACE];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+    // The space is rounded up, so that more than this might fit.
+    let is_bounded = descriptors.len() <= MAX_LISTENERS;
+    if !is_bounded || !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "more descriptors than can be handed over"));
     }
     sendmsg(stream, &[IoSlice::new(&[MARK])], &mut control, SendFlags::NOSIGNAL)?;

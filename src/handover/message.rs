@@ -40,6 +40,8 @@ pub(crate) enum Reply {
     Ready {
         /// The form of state that it reads; another one than offered starts cold.
         state_format: u32,
+        /// The most of it that it takes, bytes.
+        max_state_bytes: u64,
     },
     /// It accepts connections: the old process can stop.
     Serving,

@@ -14,11 +14,13 @@
 //! Afterwards both keep their ends open. Invariants: nothing that is read is longer than its bound, the old process
 //! changes nothing before [`Reply::Serving`], and no descriptor is known by its number alone.
 
+pub(crate) mod collect;
 pub(crate) mod descriptors;
 pub(crate) mod frame;
 mod listeners;
 mod message;
 mod predecessor;
+pub(crate) mod state;
 
 pub(crate) use listeners::{Duplicate, Role, Sockets};
 pub(crate) use message::{Listening, Offer, PROTOCOL, Reply};

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::state::FORMAT;
 use super::{Listening, Offer, PROTOCOL, Reply, STATE_LENGTH_BYTES, Sockets, VARIABLE, descriptors, frame};
 
 /// How long the old process may take for a part of what it hands over. It ends this one long before, if it lives.
@@ -75,13 +76,13 @@ impl Predecessor {
         &self.offer.version
     }
 
-    /// What it has learned, as it wrote it; nothing if it writes it in another form than `state_format`. To be asked
-    /// when everything else is in place, so that it is young.
+    /// What it has learned, as it wrote it, in at most `max_bytes`; nothing if it writes it in another form than
+    /// [`FORMAT`]. To be asked when everything else is in place, so that it is young.
     ///
     /// # Errors
-    /// When the predecessor is gone, or has more than `max_bytes`.
-    pub(crate) fn state(&mut self, state_format: u32, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
-        frame::write(&mut self.stream, &Reply::Ready { state_format })?;
+    /// When the predecessor is gone, or does not keep to the bound.
+    pub(crate) fn state(&mut self, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
+        frame::write(&mut self.stream, &Reply::Ready { state_format: FORMAT, max_state_bytes: max_bytes })?;
         let mut length = [0; STATE_LENGTH_BYTES];
         self.stream.read_exact(&mut length)?;
         let length = u64::from_le_bytes(length);

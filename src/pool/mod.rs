@@ -21,7 +21,9 @@ use parking_lot::Mutex;
 
 use crate::prefix::Scale;
 
-pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
+pub use ejection::{
+    Admission, Ejection, EjectionCause, EjectionRecord, EjectionSettings, FailureKind, ProbePermit, Transition,
+};
 pub use feed::{EventFeed, EventView, TierCredits};
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
 pub use model::ModelEntry;
@@ -30,7 +32,7 @@ pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
 pub use snapshot::{BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts};
-pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
+pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter, TrustRecord};
 
 /// Where a backend is reached, as plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

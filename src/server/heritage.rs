@@ -2,7 +2,9 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::time::Instant;
 
+use crate::handover::state::{FORMAT, Learned, StateError};
 use crate::handover::{HandoverError, Listening, Predecessor, Sockets};
 
 /// What a process starts with; nothing by default.
@@ -36,6 +38,30 @@ impl Heritage {
     pub(super) fn close_rest(&mut self) {
         for unused in std::mem::take(&mut self.sockets).unused() {
             log::warn!("not used: {unused}");
+        }
+    }
+
+    /// What the predecessor has learned, in at most `max_bytes`. Whatever goes wrong, this process starts cold.
+    pub(super) fn learned(&mut self, max_bytes: u64) -> Option<Learned> {
+        let predecessor = self.predecessor.as_mut()?;
+        let started = Instant::now();
+        let (version, format) = (predecessor.version().to_owned(), predecessor.state_format());
+        let learned = match predecessor.state(max_bytes) {
+            Ok(Some(bytes)) => Learned::decode(&bytes).map_err(|error| error.to_string()),
+            Ok(None) if format != FORMAT => Err(StateError::Format(format).to_string()),
+            Ok(None) => Err("there is none".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        match learned {
+            Ok(learned) => {
+                let (blocks, took) = (learned.held_blocks(), started.elapsed());
+                log::info!("taking over from version {version}, with {blocks} blocks that backends hold ({took:.1?})");
+                Some(learned)
+            }
+            Err(reason) => {
+                log::warn!("starting cold: the state of the process that is replaced (version {version}): {reason}");
+                None
+            }
         }
     }
 

@@ -37,6 +37,7 @@ use crate::control::{self, Handle, TokenizerError};
 use crate::handover::{Duplicate, Listening, Role};
 use crate::proxy::Gateway;
 use crate::state::{LogError, State};
+use crate::without_stalling;
 use door::Door;
 use heritage::Heritage;
 use listen::Listener;
@@ -150,7 +151,9 @@ impl Server {
         state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Events::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Shadows::new(Arc::clone(&state))));
-        let (control, _) = control::start(Arc::clone(&state), source)?;
+        let max_bytes = state.config.load().server.upgrade.max_state_bytes;
+        let learned = || without_stalling(|| heritage.learned(max_bytes));
+        let (control, _) = control::start_with(Arc::clone(&state), source, learned)?;
         let server = Self::serve(state, control, bound, admin).map_err(StartError::System)?;
         Ok(Self { duplicates, ..server })
     }
@@ -204,7 +207,7 @@ impl Server {
     fn estate(&self) -> io::Result<Estate> {
         let sockets: io::Result<_> = self.duplicates.iter().map(|duplicate| duplicate.socket.try_clone()).collect();
         let listeners = self.duplicates.iter().map(|duplicate| duplicate.listening).collect();
-        Ok(Estate { listeners, sockets: sockets? })
+        Ok(Estate { listeners, sockets: sockets?, state: Arc::clone(&self.state) })
     }
 
     /// Winds down: fails readiness, goes on accepting for `drain_delay` so that whoever balances in front can follow,

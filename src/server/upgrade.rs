@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
@@ -17,7 +18,11 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::handover::collect::collect;
+use crate::handover::state::FORMAT;
 use crate::handover::{self, Listening, Offer, PROTOCOL, Reply, descriptors, frame};
+use crate::state::State;
+use crate::time;
 
 /// How long a process that has closed its end may take to end as well, for the log to know how.
 const EXIT_TIME: Duration = Duration::from_secs(1);
@@ -39,6 +44,8 @@ pub(super) struct Program {
 pub(super) struct Estate {
     pub(super) listeners: Vec<Listening>,
     pub(super) sockets: Vec<OwnedFd>,
+    /// Where what was learned is found when the new process asks for it.
+    pub(super) state: Arc<State>,
 }
 
 /// The process that has taken over.
@@ -184,19 +191,46 @@ pub(super) async fn upgrade(program: &Program, estate: Estate, limit: Duration) 
 
 /// The conversation; what the new process said last.
 async fn hand_over(stream: &mut UnixStream, estate: Estate) -> io::Result<Reply> {
-    let Estate { listeners, sockets } = estate;
+    let Estate { listeners, sockets, state } = estate;
     let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
     stream.async_io(Interest::WRITABLE, || descriptors::send(&*stream, &descriptors)).await?;
     drop(sockets);
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let offer = Offer { protocol: PROTOCOL, version, listeners, state_format: 0 };
+    let offer = Offer { protocol: PROTOCOL, version, listeners, state_format: FORMAT };
     stream.write_all(&frame::encode(&offer)?).await?;
     match read(stream).await? {
-        Reply::Ready { .. } => {
-            stream.write_all(&0_u64.to_le_bytes()).await?;
+        Reply::Ready { state_format, max_state_bytes } => {
+            let learned = match state_format {
+                FORMAT => learned(state, max_state_bytes).await,
+                _ => Vec::new(),
+            };
+            stream.write_all(&(learned.len() as u64).to_le_bytes()).await?;
+            stream.write_all(&learned).await?;
+            drop(learned);
             read(stream).await
         }
         other => Ok(other),
+    }
+}
+
+/// What was learned, on a thread that serves no requests; nothing where both bounds leave no room for it.
+async fn learned(state: Arc<State>, max_bytes: u64) -> Vec<u8> {
+    let max_bytes = max_bytes.min(state.config.load().server.upgrade.max_state_bytes);
+    let collected = tokio::task::spawn_blocking(move || {
+        let snapshot = state.snapshot.load_full();
+        collect(&snapshot, &state.index, &state.responses, max_bytes, time::now()).encode()
+    });
+    match collected.await {
+        Ok(Ok(bytes)) if bytes.len() as u64 <= max_bytes => bytes,
+        Ok(Ok(_)) => Vec::new(),
+        Ok(Err(error)) => {
+            log::error!("upgrade: what was learned cannot be written: {error}");
+            Vec::new()
+        }
+        Err(error) => {
+            log::error!("upgrade: what was learned cannot be collected: {error}");
+            Vec::new()
+        }
     }
 }
 
@@ -224,12 +258,18 @@ mod tests {
         assert_eq!(path("", "/usr/bin/warmgate"), "/usr/bin/warmgate");
     }
 
+    fn nothing() -> Estate {
+        let text =
+            "listeners: [{address: '127.0.0.1:0'}]\npools: [{name: p, backends: []}]\nlogging: {access_log: 'off'}";
+        let config = crate::config::parse(text, "test").unwrap_or_else(|problems| panic!("{problems}"));
+        Estate { listeners: Vec::new(), sockets: Vec::new(), state: Arc::new(State::new(config).unwrap()) }
+    }
+
     /// Hands nothing over to this shell script.
     async fn tried(script: &str, limit: Duration) -> UpgradeError {
         let arguments = ["-c", script].map(OsString::from).to_vec();
         let program = Program { path: "/bin/sh".into(), arguments };
-        let estate = Estate { listeners: Vec::new(), sockets: Vec::new() };
-        upgrade(&program, estate, limit).await.expect_err("a shell takes nothing over")
+        upgrade(&program, nothing(), limit).await.expect_err("a shell takes nothing over")
     }
 
     #[tokio::test]
@@ -240,7 +280,7 @@ mod tests {
         let error = tried("kill -SEGV $$", limit).await;
         assert!(error.to_string().contains("signal: 11"), "{error}");
         let absent = Program { path: "/no/such/program".into(), arguments: Vec::new() };
-        let error = upgrade(&absent, Estate { listeners: Vec::new(), sockets: Vec::new() }, limit).await.unwrap_err();
+        let error = upgrade(&absent, nothing(), limit).await.unwrap_err();
         assert!(error.to_string().contains("/no/such/program"), "{error}");
     }
 

@@ -91,9 +91,11 @@ struct Client {
 
 impl Client {
     async fn converse(mut self, served: &Mutex<Vec<Served>>, stop: &watch::Receiver<bool>) -> io::Result<()> {
+        // Not all of them begin anew at the same time.
+        let mut turns = 1 + self.name % TURNS;
         for topic in 0.. {
             let mut messages = vec![json!({"role": "user", "content": self.words(topic, 0, 400)})];
-            for turn in 1..=TURNS {
+            for turn in 1..=std::mem::replace(&mut turns, TURNS) {
                 if *stop.borrow() {
                     return Ok(());
                 }

@@ -6,6 +6,7 @@
 #[path = "../common_control/mod.rs"]
 mod common_control;
 mod failing;
+mod learned;
 mod load;
 mod service;
 mod under_load;
