@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Written by [`handed_over`] and [`main_is_gone`], read by whoever has something to say.
+/// Written by [`handed_over`], read by whoever has something to say.
 static IS_SILENT: AtomicBool = AtomicBool::new(false);
 
 /// The process takes requests.
@@ -37,13 +37,6 @@ pub(crate) fn alive() {
 /// `NotifyAccess=` is.
 pub(crate) fn handed_over(successor: u32) {
     send(&[NotifyState::MainPid(successor)]);
-    IS_SILENT.store(true, Relaxed);
-}
-
-/// The process that has taken over is gone: this one is the main one again, so that systemd notices its end.
-pub(crate) fn main_is_gone(status: &str) {
-    IS_SILENT.store(false, Relaxed);
-    send(&[NotifyState::MainPid(std::process::id()), NotifyState::Status(status)]);
     IS_SILENT.store(true, Relaxed);
 }
 

@@ -5,6 +5,7 @@ mod explain;
 pub(crate) mod output;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config;
 use crate::control;
 use crate::demo::{self, DemoArgs};
+use crate::handover::launcher;
 use crate::server;
 use crate::sim::EngineArgs;
 use crate::simulate::{self, SimulateArgs};
@@ -45,6 +47,9 @@ enum Command {
     Simulate(SimulateArgs),
     /// Run one simulated engine over HTTP: for trying, tests and benchmarks
     Engine(EngineArgs),
+    /// Start the process that takes over in an upgrade; `run` calls it
+    #[command(name = launcher::COMMAND, hide = true)]
+    Launch(LaunchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -52,6 +57,13 @@ struct ConfigArgs {
     /// The configuration file (YAML); conf/minimal.yaml is the smallest, conf/example.yaml shows every key
     #[arg(long, short, value_name = "FILE")]
     config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct LaunchArgs {
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
 }
 
 /// Runs the command that the process was started with.
@@ -63,6 +75,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => explain::explain(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Engine(args) => engine::run(args),
+        Command::Launch(args) => launch(&args.command),
     };
     match outcome {
         Ok(code) => code,
@@ -76,6 +89,11 @@ pub fn main() -> ExitCode {
 fn run(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
     server::run(path)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn launch(command: &[OsString]) -> Result<ExitCode, Box<dyn Error>> {
+    let (program, arguments) = command.split_first().ok_or("the program to start is missing")?;
+    Ok(launcher::launch(Path::new(program), arguments)?)
 }
 
 fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {

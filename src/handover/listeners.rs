@@ -62,6 +62,11 @@ impl Sockets {
         Self { handed: Vec::new(), activated, refused }
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.handed.is_empty() && self.activated.is_empty()
+    }
+
     /// The socket for a listener of the configuration, if there is one.
     pub(crate) fn take(&mut self, wanted: Listening) -> Option<TcpListener> {
         if let Some(at) = self.handed.iter().position(|(listening, _)| *listening == wanted) {

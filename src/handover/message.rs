@@ -44,7 +44,10 @@ pub(crate) enum Reply {
         max_state_bytes: u64,
     },
     /// It accepts connections: the old process can stop.
-    Serving,
+    Serving {
+        /// Its process id, by which a service manager will know it: what was started may be a script around it.
+        process: u32,
+    },
     /// It will not serve.
     Failed {
         /// Why, in a sentence.

@@ -107,7 +107,16 @@ impl Predecessor {
     /// # Errors
     /// When the predecessor is gone or has given this process up.
     pub(crate) fn serving(&mut self) -> io::Result<()> {
-        frame::write(&mut self.stream, &Reply::Serving)
+        frame::write(&mut self.stream, &Reply::Serving { process: std::process::id() })
+    }
+
+    /// What is left of it once this process serves: a stream that ends when it does.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub(crate) fn into_stream(self) -> io::Result<UnixStream> {
+        self.stream.set_nonblocking(true)?;
+        Ok(self.stream)
     }
 
     /// Says why this process will not serve. The predecessor may be gone; this one ends either way.

@@ -4,14 +4,44 @@ use std::io;
 use std::net::TcpListener;
 use std::time::Instant;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
 use crate::handover::state::{FORMAT, Learned, StateError};
-use crate::handover::{HandoverError, Listening, Predecessor, Sockets};
+use crate::handover::{self, HandoverError, Listening, Predecessor, Sockets};
 
 /// What a process starts with; nothing by default.
 #[derive(Debug, Default)]
 pub(super) struct Heritage {
     sockets: Sockets,
+    /// There were some.
+    had_sockets: bool,
     predecessor: Option<Predecessor>,
+}
+
+/// The process that this one has taken over from, as long as it finishes its requests.
+#[derive(Debug)]
+pub(super) struct Elder(Option<UnixStream>);
+
+// === impl Elder ===
+
+impl Elder {
+    /// Lets it close connections that wait for their next request.
+    pub(super) async fn hurry(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            // If it is gone, so are they.
+            let _ = stream.write_all(&[handover::HURRY]).await;
+        }
+    }
+
+    /// Returns when it has ended; at once if there is none. Safe to cancel.
+    pub(super) async fn ended(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            // It says nothing any more.
+            let _ = stream.read(&mut [0]).await;
+            self.0 = None;
+        }
+    }
 }
 
 // === impl Heritage ===
@@ -23,10 +53,16 @@ impl Heritage {
     /// When there is a predecessor that cannot be understood.
     pub(super) fn of_process() -> Result<Self, HandoverError> {
         let activated = Sockets::activated();
-        Ok(match Predecessor::of_process()? {
-            Some((predecessor, sockets)) => Self { sockets, predecessor: Some(predecessor) },
-            None => Self { sockets: activated, predecessor: None },
-        })
+        let (sockets, predecessor) = match Predecessor::of_process()? {
+            Some((predecessor, sockets)) => (sockets, Some(predecessor)),
+            None => (activated, None),
+        };
+        Ok(Self { had_sockets: !sockets.is_empty(), sockets, predecessor })
+    }
+
+    /// Whether somebody may have connected already.
+    pub(super) fn may_have_waiting(&self) -> bool {
+        self.had_sockets
     }
 
     /// The socket for a listener of the configuration, if it is there already.
@@ -65,12 +101,14 @@ impl Heritage {
         }
     }
 
-    /// Tells the predecessor that this process accepts connections.
+    /// Tells the predecessor that this process accepts connections, and gives what is left of it.
     ///
     /// # Errors
     /// When it is gone or has given this process up, and goes on by itself.
-    pub(super) fn serving(&mut self) -> io::Result<()> {
-        self.predecessor.as_mut().map_or(Ok(()), Predecessor::serving)
+    pub(super) fn serving(&mut self) -> io::Result<Elder> {
+        let Some(mut predecessor) = self.predecessor.take() else { return Ok(Elder(None)) };
+        predecessor.serving()?;
+        Ok(Elder(Some(UnixStream::from_std(predecessor.into_stream()?)?)))
     }
 
     /// Tells the predecessor why this process will not serve.

@@ -37,7 +37,7 @@ use crate::control::{self, Handle, TokenizerError};
 use crate::handover::{Duplicate, Listening, Role};
 use crate::proxy::Gateway;
 use crate::state::{LogError, State};
-use crate::without_stalling;
+use crate::{time, without_stalling};
 use door::Door;
 use heritage::Heritage;
 use listen::Listener;
@@ -56,6 +56,11 @@ const H2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
 /// How long whoever has connected just before the listeners closed has to say what for.
 const FIRST_REQUEST_TIME: Duration = Duration::from_millis(250);
+
+/// How long connections that were made before the process began wait for the first probes: as long as a probe may take, by
+/// default.
+const FIRST_PROBES_TIME: Duration = Duration::from_secs(2);
+const FIRST_PROBES_PAUSE: Duration = Duration::from_millis(5);
 
 /// How long connections have to close after the last request.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
@@ -154,6 +159,9 @@ impl Server {
         let max_bytes = state.config.load().server.upgrade.max_state_bytes;
         let learned = || without_stalling(|| heritage.learned(max_bytes));
         let (control, _) = control::start_with(Arc::clone(&state), source, learned)?;
+        if heritage.may_have_waiting() {
+            until_it_can_serve(&state).await;
+        }
         let server = Self::serve(state, control, bound, admin).map_err(StartError::System)?;
         Ok(Self { duplicates, ..server })
     }
@@ -240,31 +248,51 @@ impl Server {
     /// `Connection: close`. Returns when no connection is left, at most `upgrade.drain_timeout` later; the requests that
     /// were cut.
     ///
-    /// Unlike [`Server::stop`] it closes no kept connection that waits for its next request before its `keepalive_timeout`,
-    /// for nobody waits for the end of this process, and a request that meets a closing connection is lost.
-    async fn retire(mut self) -> usize {
+    /// Unlike [`Server::stop`] it leaves kept connections that wait for their next request their `keepalive_timeout`, as
+    /// long as nobody waits for the end of this process, which `hurry` tells: a request that meets a closing connection is
+    /// lost.
+    async fn retire(mut self, hurry: impl Future<Output = ()>) -> usize {
         let config = self.state.config.load_full();
         self.state.lifecycle.drain();
         self.duplicates.clear();
         self.stop_accepting.send_replace(true);
         self.stop_admin.send_replace(true);
-        let (lifecycle, kept_for) = (&self.state.lifecycle, config.server.keepalive_timeout + CLOSING_TIME);
+        let lifecycle = &self.state.lifecycle;
         let over = async {
-            lifecycle.idle().await;
-            // The last one may leave its connection to wait, as others have before.
-            if timeout(kept_for, lifecycle.closed()).await.is_err() {
-                // Who has said nothing for so long is no client that would be missed.
+            let left = async {
                 lifecycle.idle().await;
+                // The last request may leave its connection to wait, as others have before. Who then says nothing for so
+                // long is no client that would be missed.
+                let kept_for = config.server.keepalive_timeout + CLOSING_TIME;
+                let _ = timeout(kept_for, lifecycle.closed()).await;
+            };
+            tokio::select! {
+                () = left => {}
+                () = hurry => {}
             }
+            for app in &self.apps {
+                app.cleanup().await;
+            }
+            lifecycle.idle().await;
+            let _ = timeout(CLOSING_TIME, lifecycle.closed()).await;
         };
         let _ = timeout(config.server.upgrade.drain_timeout, over).await;
-        for app in &self.apps {
-            app.cleanup().await;
-        }
         while self.listeners.join_next().await.is_some() {}
         self.state.flush_logs();
         self.state.lifecycle.requests()
     }
+}
+
+/// Waits, for a moment, for what `/readyz` waits for: connections that wait already would be refused a backend.
+async fn until_it_can_serve(state: &State) {
+    let can_serve = || state.snapshot.load().pools().iter().all(|pool| pool.can_serve(time::now()));
+    let waiting = async {
+        while !can_serve() {
+            sleep(FIRST_PROBES_PAUSE).await;
+        }
+    };
+    // A pool may have no backend that can serve. Its clients have to be told.
+    let _ = timeout(FIRST_PROBES_TIME, waiting).await;
 }
 
 /// A listener, on a socket that is there already or on a new one; and the socket once more.

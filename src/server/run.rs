@@ -4,16 +4,15 @@ use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
-use super::heritage::Heritage;
+use super::heritage::{Elder, Heritage};
 use super::signals::{Request, Signals};
-use super::upgrade::{Program, Successor, UpgradeError, upgrade};
+use super::upgrade::{Line, News, Program, Successor, UpgradeError, upgrade};
 use super::{Server, StartError};
 use crate::config::{self, Config, Problems};
 use crate::control::Handle;
@@ -36,9 +35,6 @@ pub enum RunError {
     /// It could not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The process that had taken over from it ended badly. So does this one, so that a service manager starts another.
-    #[error("the process that had taken over ended ({0})")]
-    SuccessorLost(ExitStatus),
 }
 
 /// What ends the serving.
@@ -81,11 +77,11 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
 fn run_config(config: Config, source: &Path, heritage: &mut Heritage) -> Result<(), RunError> {
     logging::start(config.logging.level);
     let runtime = runtime(&config).map_err(StartError::System)?;
-    let (state, outcome) = runtime.block_on(serve(config, source, heritage))?;
+    let state = runtime.block_on(serve(config, source, heritage))?;
     // Ends what is left: kept connections, and requests that are cut, which log themselves as they are dropped.
     runtime.shutdown_timeout(SHUTDOWN_TIME);
     state.flush_logs();
-    outcome
+    Ok(())
 }
 
 fn runtime(config: &Config) -> io::Result<Runtime> {
@@ -96,12 +92,8 @@ fn runtime(config: &Config) -> io::Result<Runtime> {
     builder.thread_name("warmgate").enable_all().build()
 }
 
-/// Serves to the end; what is to be flushed then, and how it ended.
-async fn serve(
-    config: Config,
-    source: &Path,
-    heritage: &mut Heritage,
-) -> Result<(Arc<State>, Result<(), RunError>), StartError> {
+/// Serves to the end; what is to be flushed then.
+async fn serve(config: Config, source: &Path, heritage: &mut Heritage) -> Result<Arc<State>, StartError> {
     let mut signals = Signals::install().map_err(StartError::System)?;
     let program = Program::of_process().map_err(StartError::System)?;
     let server = Server::start_with(config, Some(source.to_owned()), heritage).await?;
@@ -109,24 +101,21 @@ async fn serve(
         log::info!("listening on {address}");
     }
     log::info!("admin on http://{}", server.admin_address());
-    heritage.serving().map_err(StartError::Predecessor)?;
+    let elder = heritage.serving().map_err(StartError::Predecessor)?;
     systemd::ready("serving");
     let watchdog = tokio::spawn(watchdog(server.control().clone()));
     let end = until_ended(&mut signals, &server, &program).await;
     let state = Arc::clone(server.state());
-    let outcome = match end {
-        End::Stop => {
-            stop(server, &mut signals).await;
-            Ok(())
-        }
-        End::Quit => Ok(()),
+    match end {
+        End::Stop => stop(server, elder, &mut signals).await,
+        End::Quit => {}
         End::HandedOver(successor) => {
             watchdog.abort();
-            retire(server, successor, &mut signals).await
+            retire(server, elder, successor, &mut signals).await;
         }
-    };
+    }
     watchdog.abort();
-    Ok((state, outcome))
+    Ok(state)
 }
 
 /// Obeys reloads and upgrades until something ends the serving.
@@ -185,12 +174,21 @@ async fn reload(control: &Handle) {
     }
 }
 
-/// Winds down; a second signal ends it at once.
-async fn stop(server: Server, signals: &mut Signals) {
+/// Winds down; a second signal ends it at once. The end waits for that of the process that this one has taken over from,
+/// as far as there is time: a service manager takes the end of this one for that of the service.
+async fn stop(server: Server, mut elder: Elder, signals: &mut Signals) {
+    let config = server.state().config.load_full();
+    let time = config.server.drain_delay + config.server.drain_timeout;
+    let until = Instant::now() + time;
     let state = Arc::clone(server.state());
     log::info!("SIGTERM: draining, {} requests in flight", state.lifecycle.requests());
     systemd::stopping("draining");
-    let stopping = server.stop();
+    let stopping = async {
+        let cut = server.stop().await;
+        elder.hurry().await;
+        let _ = timeout_at(until, elder.ended()).await;
+        cut
+    };
     tokio::pin!(stopping);
     loop {
         tokio::select! {
@@ -211,40 +209,58 @@ async fn stop(server: Server, signals: &mut Signals) {
 }
 
 /// Finishes what is in flight while `successor` serves; SIGTERM or SIGINT ends it at once.
-async fn retire(server: Server, mut successor: Successor, signals: &mut Signals) -> Result<(), RunError> {
-    let (state, id) = (Arc::clone(server.state()), successor.id());
-    systemd::handed_over(id);
-    log::info!("upgrade: process {id} serves; this one finishes {} requests", state.lifecycle.requests());
-    let retiring = server.retire();
+async fn retire(server: Server, mut elder: Elder, successor: Successor, signals: &mut Signals) {
+    let time = server.state().config.load().server.upgrade.drain_timeout;
+    let until = Instant::now() + time;
+    let Successor { process, mut line } = successor;
+    let state = Arc::clone(server.state());
+    systemd::handed_over(process);
+    log::info!("upgrade: process {process} serves; this one finishes {} requests", state.lifecycle.requests());
+    let retiring = async {
+        let hurry = async {
+            heed(&mut line, process).await;
+            elder.hurry().await;
+        };
+        let cut = server.retire(hurry).await;
+        // The new process waits for this one alone.
+        let _ = timeout_at(until, outlive(&mut elder, &mut line, process)).await;
+        cut
+    };
     tokio::pin!(retiring);
-    let mut is_alone = false;
     loop {
         tokio::select! {
             cut = &mut retiring => {
                 match cut {
-                    0 => log::info!("upgrade: finished; process {id} goes on"),
+                    0 => log::info!("upgrade: finished; process {process} goes on"),
                     cut => log::warn!("upgrade.drain_timeout is over; {cut} requests are cut"),
                 }
-                return Ok(());
+                return;
             }
-            status = successor.ended(), if !is_alone => match status {
-                Ok(status) if !status.success() => {
-                    log::error!("process {id}, which had taken over, ended ({status}); ending, so that another is started");
-                    systemd::main_is_gone("the new process ended");
-                    return Err(RunError::SuccessorLost(status));
-                }
-                // It was stopped, or cannot be watched: what is in flight here may end all the same.
-                _ => is_alone = true,
-            },
             request = signals.next() => match request {
-                Request::Reload | Request::Upgrade => log::warn!("this process has handed over; process {id} serves"),
-                Request::Stop | Request::Quit => {
-                    end_at_once(&state);
-                    return Ok(());
+                Request::Reload | Request::Upgrade => {
+                    log::warn!("this process has handed over; process {process} serves");
                 }
+                Request::Stop | Request::Quit => return end_at_once(&state),
             },
         }
     }
+}
+
+/// Waits until the new process is in a hurry, or gone, which is for whoever watches over it to notice.
+async fn heed(line: &mut Line, process: u32) {
+    if line.news().await == News::Gone {
+        log::warn!("process {process}, which had taken over, has ended; this one finishes its requests");
+    }
+}
+
+/// Waits for the end of the process before this one, and lets it know when it is waited for.
+async fn outlive(elder: &mut Elder, line: &mut Line, process: u32) {
+    tokio::select! {
+        () = elder.ended() => return,
+        () = heed(line, process) => {}
+    }
+    elder.hurry().await;
+    elder.ended().await;
 }
 
 fn end_at_once(state: &State) {

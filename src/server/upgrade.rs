@@ -1,7 +1,7 @@
 //! The old process's side of a binary upgrade: starts the new one and hands over to it (`crate::handover`).
 //!
 //! Until the new process says that it serves, nothing has changed here, and whatever goes wrong ends it and leaves this
-//! one serving. Dropping the future of [`upgrade`] ends the new process too.
+//! one serving. Dropping the future of [`upgrade`] ends the new process too, and so does the end of this one.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,20 +9,25 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use crate::handover::collect::collect;
+use crate::handover::launcher::Report;
 use crate::handover::state::FORMAT;
-use crate::handover::{self, Listening, Offer, PROTOCOL, Reply, descriptors, frame};
+use crate::handover::{self, Listening, Offer, PROTOCOL, Reply, descriptors, frame, launcher};
 use crate::state::State;
 use crate::time;
+
+/// This program's file, also where another has replaced it.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// How long a process that has closed its end may take to end as well, for the log to know how.
 const EXIT_TIME: Duration = Duration::from_secs(1);
@@ -51,16 +56,28 @@ pub(super) struct Estate {
 /// The process that has taken over.
 #[derive(Debug)]
 pub(super) struct Successor {
-    started: Started,
-    /// Its other end is the new process's, which sees by it when this one ends.
-    _stream: UnixStream,
+    /// Its process id.
+    pub(super) process: u32,
+    pub(super) line: Line,
 }
 
-/// A process that is ended unless it takes over.
+/// What is left of the conversation: the new process sees by its end when this one ends.
 #[derive(Debug)]
-struct Started {
-    child: Child,
-    is_released: bool,
+pub(super) struct Line(UnixStream);
+
+/// What a new process has to say to the old one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// It stops, and waits for the old one.
+    Hurry,
+    /// It has ended.
+    Gone,
+}
+
+/// A new process that is ended when this is dropped, unless it was released.
+struct Launch {
+    launcher: Child,
+    control: UnixStream,
 }
 
 /// Why no new process took over.
@@ -80,7 +97,7 @@ pub enum UpgradeError {
     Refused(String),
     /// It ended without a word.
     #[error("the new process ended before it served ({0})")]
-    Ended(ExitStatus),
+    Ended(String),
     /// It is not this program, or something is wrong between the two.
     #[error("the new process does not keep to the protocol")]
     Stream(#[source] io::Error),
@@ -103,9 +120,11 @@ impl Program {
         Ok(Self { path: path?, arguments: arguments.collect() })
     }
 
-    fn command(&self, input: OwnedFd) -> Command {
-        let mut command = Command::new(&self.path);
-        command.args(&self.arguments).stdin(Stdio::from(input)).env(handover::VARIABLE, "1");
+    /// A launcher for it: this very program, whatever has become of its file.
+    fn launcher(&self, control: OwnedFd) -> Command {
+        let mut command = Command::new(OWN_PROGRAM);
+        command.arg0("warmgate").arg(launcher::COMMAND).arg("--").arg(&self.path).args(&self.arguments);
+        command.stdin(Stdio::from(control)).env(handover::VARIABLE, "1");
         for variable in OWN_VARIABLES {
             command.env_remove(variable);
         }
@@ -125,35 +144,59 @@ fn resolved(name: &OsStr, folder: &Path, own_file: impl FnOnce() -> io::Result<P
     Ok(replaced.unwrap_or(file))
 }
 
-// === impl Successor ===
+// === impl Line ===
 
-impl Successor {
-    /// Its process id; 0 once it has ended.
-    pub(super) fn id(&self) -> u32 {
-        self.started.child.id().unwrap_or(0)
-    }
-
-    /// Returns when it ends, and how. Safe to cancel.
-    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
-        self.started.child.wait().await
-    }
-}
-
-// === impl Started ===
-
-impl Started {
-    /// How it ended, if it does so soon.
-    async fn soon_ended(&mut self) -> Option<ExitStatus> {
-        timeout(EXIT_TIME, self.child.wait()).await.ok()?.ok()
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        if !self.is_released {
-            // It may have ended by itself.
-            let _ = self.child.start_kill();
+impl Line {
+    /// What the new process says next. Safe to cancel.
+    pub(super) async fn news(&mut self) -> News {
+        match self.0.read(&mut [0]).await {
+            Ok(1) => News::Hurry,
+            _ => News::Gone,
         }
+    }
+}
+
+// === impl Launch ===
+
+impl Launch {
+    /// Starts `program` with `input` as its standard input.
+    async fn start(program: &Program, input: OwnedFd) -> Result<Self, UpgradeError> {
+        let unstarted = |source| UpgradeError::Start { program: program.path.clone(), source };
+        let (ours, theirs) = StdStream::pair().map_err(unstarted)?;
+        // A few bytes always fit.
+        descriptors::send(&ours, &[input.as_fd()]).map_err(unstarted)?;
+        drop(input);
+        ours.set_nonblocking(true).map_err(unstarted)?;
+        let control = UnixStream::from_std(ours).map_err(unstarted)?;
+        let launcher = program.launcher(theirs.into()).spawn().map_err(unstarted)?;
+        let mut launch = Self { launcher, control };
+        match read(&mut launch.control).await.map_err(unstarted)? {
+            Report::Started(process) => log::info!("upgrade: process {process} is starting"),
+            Report::Unstarted(reason) | Report::Ended(reason) => return Err(unstarted(io::Error::other(reason))),
+        }
+        Ok(launch)
+    }
+
+    /// How the new process ended, if it does so soon.
+    async fn soon_ended(&mut self) -> Option<String> {
+        match timeout(EXIT_TIME, read(&mut self.control)).await {
+            Ok(Ok(Report::Ended(status))) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// Lets the new process go on by itself; returns when the launcher has ended.
+    async fn release(mut self) -> io::Result<()> {
+        self.control.write_all(&[launcher::RELEASE]).await?;
+        self.launcher.wait().await?;
+        Ok(())
+    }
+
+    /// Ends the new process; returns when it has ended.
+    async fn end(mut self) {
+        drop(self.control);
+        // It ends when it has ended the new process, which cannot refuse.
+        let _ = self.launcher.wait().await;
     }
 }
 
@@ -162,30 +205,33 @@ impl Drop for Started {
 /// # Errors
 /// [`UpgradeError`]: the new process is ended, and this one is as it was.
 pub(super) async fn upgrade(program: &Program, estate: Estate, limit: Duration) -> Result<Successor, UpgradeError> {
-    let unstarted = |source| UpgradeError::Start { program: program.path.clone(), source };
-    let (ours, theirs) = StdStream::pair().map_err(unstarted)?;
-    ours.set_nonblocking(true).map_err(unstarted)?;
-    let mut stream = UnixStream::from_std(ours).map_err(unstarted)?;
-    // The command is dropped with the other end in it, so that the new process alone holds that.
-    let child = program.command(theirs.into()).spawn().map_err(unstarted)?;
-    let mut started = Started { child, is_released: false };
-    log::info!("upgrade: process {} is starting", started.child.id().unwrap_or(0));
-    match timeout(limit, hand_over(&mut stream, estate)).await {
-        Ok(Ok(Reply::Serving)) => {
-            started.is_released = true;
-            Ok(Successor { started, _stream: stream })
-        }
+    let (ours, theirs) = StdStream::pair().map_err(UpgradeError::Stream)?;
+    ours.set_nonblocking(true).map_err(UpgradeError::Stream)?;
+    let mut stream = UnixStream::from_std(ours).map_err(UpgradeError::Stream)?;
+    let mut launch = Launch::start(program, theirs.into()).await?;
+    let outcome = match timeout(limit, hand_over(&mut stream, estate)).await {
+        Ok(Ok(Reply::Serving { process })) => Ok(process),
         Ok(Ok(Reply::Failed { reason })) => {
             // It says the same in the log, if it is left to.
-            started.soon_ended().await;
+            launch.soon_ended().await;
             Err(UpgradeError::Refused(reason.replace('\n', "; ")))
         }
         Ok(Ok(Reply::Ready { .. })) => Err(UpgradeError::Stream(io::Error::other("it is ready twice"))),
-        Ok(Err(error)) => match started.soon_ended().await {
-            Some(status) => Err(UpgradeError::Ended(status)),
-            None => Err(UpgradeError::Stream(error)),
-        },
+        Ok(Err(error)) => Err(match launch.soon_ended().await {
+            Some(status) => UpgradeError::Ended(status),
+            None => UpgradeError::Stream(error),
+        }),
         Err(_) => Err(UpgradeError::TooLate(limit)),
+    };
+    match outcome {
+        Ok(process) => {
+            launch.release().await.map_err(UpgradeError::Stream)?;
+            Ok(Successor { process, line: Line(stream) })
+        }
+        Err(error) => {
+            launch.end().await;
+            Err(error)
+        }
     }
 }
 
@@ -234,7 +280,7 @@ async fn learned(state: Arc<State>, max_bytes: u64) -> Vec<u8> {
     }
 }
 
-async fn read(stream: &mut UnixStream) -> io::Result<Reply> {
+async fn read<T: DeserializeOwned>(stream: &mut UnixStream) -> io::Result<T> {
     let mut head = [0; frame::LENGTH_BYTES];
     stream.read_exact(&mut head).await?;
     let mut body = vec![0; frame::length(head)?];
@@ -256,40 +302,5 @@ mod tests {
         assert_eq!(path("./warmgate", "/srv/warmgate"), "/srv/./warmgate");
         assert_eq!(path("warmgate", "/usr/bin/warmgate (deleted)"), "/usr/bin/warmgate", "found by PATH, and replaced");
         assert_eq!(path("", "/usr/bin/warmgate"), "/usr/bin/warmgate");
-    }
-
-    fn nothing() -> Estate {
-        let text =
-            "listeners: [{address: '127.0.0.1:0'}]\npools: [{name: p, backends: []}]\nlogging: {access_log: 'off'}";
-        let config = crate::config::parse(text, "test").unwrap_or_else(|problems| panic!("{problems}"));
-        Estate { listeners: Vec::new(), sockets: Vec::new(), state: Arc::new(State::new(config).unwrap()) }
-    }
-
-    /// Hands nothing over to this shell script.
-    async fn tried(script: &str, limit: Duration) -> UpgradeError {
-        let arguments = ["-c", script].map(OsString::from).to_vec();
-        let program = Program { path: "/bin/sh".into(), arguments };
-        upgrade(&program, nothing(), limit).await.expect_err("a shell takes nothing over")
-    }
-
-    #[tokio::test]
-    async fn what_becomes_of_the_new_process_is_told() {
-        let limit = Duration::from_secs(30);
-        let error = tried("exit 7", limit).await;
-        assert!(matches!(error, UpgradeError::Ended(status) if status.code() == Some(7)), "{error}");
-        let error = tried("kill -SEGV $$", limit).await;
-        assert!(error.to_string().contains("signal: 11"), "{error}");
-        let absent = Program { path: "/no/such/program".into(), arguments: Vec::new() };
-        let error = upgrade(&absent, nothing(), limit).await.unwrap_err();
-        assert!(error.to_string().contains("/no/such/program"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_process_that_does_something_else_is_ended() {
-        // It says what is no message, and waits.
-        let error = tried("printf '\\377\\377\\377\\377' >&0; exec sleep 600", Duration::from_secs(30)).await;
-        assert!(matches!(error, UpgradeError::Stream(_)), "{error}");
-        let error = tried("exec sleep 600", Duration::from_millis(50)).await;
-        assert!(matches!(error, UpgradeError::TooLate(_)), "{error}");
     }
 }

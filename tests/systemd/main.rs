@@ -5,6 +5,7 @@
 
 mod fleet;
 mod machine;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

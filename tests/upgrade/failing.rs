@@ -85,6 +85,8 @@ async fn a_program_that_dies_or_hangs_or_is_gone_leaves_the_old_process_serving(
         ("kill -SEGV $$", "ended before it served (signal: 11"),
         ("exit 3", "ended before it served (exit status: 3)"),
         ("exec sleep 600", "did not serve within 1s"),
+        // More than any message is long.
+        ("printf '\\377\\377\\377\\377' >&0; exec sleep 600", "does not keep to the protocol"),
     ];
     for (script, why) in attempts {
         replace(&program, script);
@@ -160,14 +162,30 @@ async fn a_process_that_has_handed_over_ignores_what_is_no_longer_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_whose_successor_dies_says_so_and_fails() {
+async fn a_process_whose_successor_dies_says_so_and_finishes() {
     let (engine, scratch) = (Engine::up("lost"), Scratch::new());
     let mut service = Service::start(&scratch.file("warmgate.yaml", settings(&engine).to_string())).await;
     engine.set_answer(Answer::Gated);
-    let _stream = open_stream(service.address(), &streamed("hello")).await;
+    engine.emit(1);
+    let (mut stream, _) = open_stream(service.address(), &streamed("hello")).await;
     service.upgrade().await;
     service.signal("KILL");
-    let (status, _) = service.first.ended().await;
-    assert_eq!(status.code(), Some(1), "whoever watches it starts another: {:?}", service.first.stderr());
-    assert_eq!(service.first.logged("which had taken over, ended (signal: 9"), 1);
+    service.first.until_logged("which had taken over, has ended").await;
+    engine.emit(3);
+    engine.finish();
+    assert!(is_whole_stream(&stream.rest().await.unwrap()));
+    assert_eq!(service.first.ended().await.0.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_process_ends_with_the_old_one_that_has_not_handed_over() {
+    let (engine, scratch) = (Engine::up("orphan"), Scratch::new());
+    let program = install(&scratch);
+    let file = scratch.file("warmgate.yaml", settings(&engine).to_string());
+    let service = Service::of(Process::start_program(&program, &file).await);
+    replace(&program, "exec sleep 600");
+    service.signal("USR2");
+    eventually("a process is started", async || service.started().len() == 1).await;
+    service.signal("KILL");
+    eventually("the new process is ended", async || !is_running(service.started()[0])).await;
 }

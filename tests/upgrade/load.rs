@@ -36,13 +36,15 @@ pub(crate) struct Load {
 // === impl Load ===
 
 impl Load {
-    /// Starts `clients` conversations whose answers are streams of `tokens` tokens.
-    pub(crate) fn start(address: SocketAddr, clients: usize, tokens: u32) -> Self {
+    /// Starts `clients` conversations whose answers are streams of `tokens` tokens, spread over so much time.
+    pub(crate) fn start(address: SocketAddr, clients: usize, tokens: u32, spread: Duration) -> Self {
         let (served, stop) = (Arc::<Mutex<Vec<Served>>>::default(), watch::Sender::new(false));
         let mut tasks = JoinSet::new();
         for client in 0..clients {
             let (served, stop) = (Arc::clone(&served), stop.subscribe());
+            let delay = spread.mul_f64(client as f64 / clients as f64);
             tasks.spawn(async move {
+                tokio::time::sleep(delay).await;
                 let talk = Client { address, name: client, tokens, connection: None, opened: 0 };
                 talk.converse(&served, &stop).await.map_err(|error| format!("client {client}: {error}"))
             });

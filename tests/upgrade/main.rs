@@ -118,3 +118,41 @@ async fn the_new_process_can_be_upgraded_too_while_the_first_one_still_finishes(
     eventually("all but the last end", async || ids[..3].iter().all(|id| !is_running(*id))).await;
     assert!(is_running(ids[3]));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_waits_for_what_the_processes_before_still_finish() {
+    let (engine, scratch) = (Engine::up("waits"), Scratch::new());
+    let mut service = Service::start(&scratch.file("warmgate.yaml", settings(&engine).to_string())).await;
+    engine.set_answer(Answer::Gated);
+    engine.emit(1);
+    let (mut stream, _) = open_stream(service.address(), &streamed("hello")).await;
+    service.upgrade().await;
+    service.upgrade().await;
+    service.signal("TERM");
+    eventually("connections are refused", async || TcpStream::connect(service.address()).await.is_err()).await;
+    // It has no request itself. All that keeps it is the first process, through the second one.
+    assert!(is_running(service.main()) && is_running(service.started()[0]) && service.first.is_running());
+    engine.emit(3);
+    engine.finish();
+    assert!(is_whole_stream(&stream.rest().await.unwrap()));
+    drop(stream);
+    eventually("all end", async || service.started().iter().all(|id| !is_running(*id))).await;
+    assert_eq!(service.first.ended().await.0.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_does_not_wait_for_connections_that_ask_nothing_of_the_processes_before() {
+    let (engine, scratch) = (Engine::up("hurry"), Scratch::new());
+    let server = "{keepalive_timeout: 1h, drain_delay: 100ms, drain_timeout: 60s}".to_owned();
+    let file = scratch.file("warmgate.yaml", Settings { server, ..settings(&engine) }.to_string());
+    let mut service = Service::start(&file).await;
+    let mut waiting = Connection::open(service.address()).await.unwrap();
+    assert_eq!(waiting.chat(&chat("hello")).await.unwrap().status, 200);
+    service.upgrade().await;
+    service.upgrade().await;
+    assert!(service.first.is_running(), "a connection may ask it something still");
+    service.signal("TERM");
+    assert!(waiting.is_closed().await);
+    eventually("all end", async || service.started().iter().all(|id| !is_running(*id))).await;
+    assert_eq!(service.first.ended().await.0.code(), Some(0));
+}

@@ -43,7 +43,7 @@ async fn upgraded_twice(size: &Size) -> [(f64, f64); 2] {
     let (engines, scratch) = (fleet(4), Scratch::new());
     let mut service = Service::start(&scratch.file("warmgate.yaml", configuration(&engines))).await;
     let tokens = (size.stream.as_secs_f64() * DECODE_RATE) as u32;
-    let mut load = Load::start(service.address(), size.connections, tokens);
+    let mut load = Load::start(service.address(), size.connections, tokens, size.stream);
     let mut upgrades = Vec::new();
     for _ in 0..2 {
         go_on(&mut load, size).await;
