@@ -19,6 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{descriptors, frame};
 
@@ -48,6 +49,9 @@ pub(crate) fn launch(program: &Path, arguments: &[OsString]) -> io::Result<ExitC
     let control = StdStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let input = descriptors::receive(&control)?.pop().ok_or(io::ErrorKind::InvalidData)?;
     Builder::new_current_thread().enable_all().build()?.block_on(async {
+        // What is meant for the service and sent to all its processes. Handlers go no further than this process.
+        let kinds = [SignalKind::hangup(), SignalKind::quit(), SignalKind::user_defined2()];
+        let _swallowed: Vec<Signal> = kinds.into_iter().map(signal).collect::<io::Result<_>>()?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::from(input)).kill_on_drop(true);
         let started = command.spawn();

@@ -134,3 +134,67 @@ fn standard_input() -> io::Result<UnixStream> {
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     Ok(stream)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::handover::Role;
+    use crate::handover::state::Learned;
+
+    /// Hears an old process that offers one listener by this protocol and state of this format; its end of the stream.
+    fn offered(protocol: u32, state_format: u32) -> (UnixStream, Result<(Predecessor, Sockets), HandoverError>) {
+        let (mut old, new) = UnixStream::pair().unwrap();
+        old.set_read_timeout(Some(PART_TIME)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listeners = vec![Listening { role: Role::Clients, address: "127.0.0.1:0".parse().unwrap() }];
+        descriptors::send(&old, &[listener.as_fd()]).unwrap();
+        let offer = Offer { protocol, version: "9.9.9".into(), listeners, state_format };
+        frame::write(&mut old, &offer).unwrap();
+        let heard = Predecessor::hear(new);
+        (old, heard)
+    }
+
+    #[test]
+    fn listeners_and_state_are_taken_over() {
+        let (mut old, heard) = offered(PROTOCOL, FORMAT);
+        let (mut predecessor, mut sockets) = heard.unwrap();
+        assert!(sockets.take(Listening { role: Role::Clients, address: "127.0.0.1:0".parse().unwrap() }).is_some());
+        let state = Learned::default().encode().unwrap();
+        old.write_all(&(state.len() as u64).to_le_bytes()).unwrap();
+        old.write_all(&state).unwrap();
+        assert_eq!(predecessor.state(1_000).unwrap(), Some(state));
+        predecessor.serving().unwrap();
+        let ready = Reply::Ready { state_format: FORMAT, max_state_bytes: 1_000 };
+        assert_eq!(frame::read::<Reply>(&mut old).unwrap(), ready);
+        assert_eq!(frame::read::<Reply>(&mut old).unwrap(), Reply::Serving { process: std::process::id() });
+    }
+
+    #[test]
+    fn another_protocol_is_refused_and_the_old_process_told() {
+        let (mut old, heard) = offered(PROTOCOL + 1, FORMAT);
+        let error = heard.unwrap_err().to_string();
+        assert!(error.contains("9.9.9") && error.contains("restart it instead"), "{error}");
+        assert_eq!(frame::read::<Reply>(&mut old).unwrap(), Reply::Failed { reason: error });
+    }
+
+    #[test]
+    fn a_state_beyond_the_bound_or_cut_off_is_none() {
+        let (mut old, heard) = offered(PROTOCOL, FORMAT);
+        old.write_all(&u64::MAX.to_le_bytes()).unwrap();
+        assert!(heard.unwrap().0.state(1_000).unwrap_err().to_string().contains("more than the 1000 allowed"));
+        let (mut old, heard) = offered(PROTOCOL, FORMAT);
+        old.write_all(&100_u64.to_le_bytes()).unwrap();
+        drop(old);
+        assert!(heard.unwrap().0.state(1_000).is_err());
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_two_characters() {
+        let (mut old, heard) = offered(PROTOCOL, FORMAT);
+        heard.unwrap().0.fail(&format!("x{}", "ü".repeat(MAX_REASON_BYTES)));
+        let Reply::Failed { reason } = frame::read(&mut old).unwrap() else { panic!("it failed") };
+        assert_eq!(reason.len(), MAX_REASON_BYTES - 1);
+    }
+}

@@ -80,15 +80,8 @@ impl Heritage {
     /// What the predecessor has learned, in at most `max_bytes`. Whatever goes wrong, this process starts cold.
     pub(super) fn learned(&mut self, max_bytes: u64) -> Option<Learned> {
         let predecessor = self.predecessor.as_mut()?;
-        let started = Instant::now();
-        let (version, format) = (predecessor.version().to_owned(), predecessor.state_format());
-        let learned = match predecessor.state(max_bytes) {
-            Ok(Some(bytes)) => Learned::decode(&bytes).map_err(|error| error.to_string()),
-            Ok(None) if format != FORMAT => Err(StateError::Format(format).to_string()),
-            Ok(None) => Err("there is none".to_owned()),
-            Err(error) => Err(error.to_string()),
-        };
-        match learned {
+        let (version, started) = (predecessor.version().to_owned(), Instant::now());
+        match read(predecessor.state(max_bytes), predecessor.state_format()) {
             Ok(learned) => {
                 let (blocks, took) = (learned.held_blocks(), started.elapsed());
                 log::info!("taking over from version {version}, with {blocks} blocks that backends hold ({took:.1?})");
@@ -116,5 +109,30 @@ impl Heritage {
         if let Some(predecessor) = &mut self.predecessor {
             predecessor.fail(reason);
         }
+    }
+}
+
+/// The state that came from a predecessor that writes it in this format, or why there is none.
+fn read(state: io::Result<Option<Vec<u8>>>, format: u32) -> Result<Learned, String> {
+    match state {
+        Ok(Some(bytes)) => Learned::decode(&bytes).map_err(|error| error.to_string()),
+        Ok(None) if format != FORMAT => Err(StateError::Format(format).to_string()),
+        Ok(None) => Err("there is none".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_process_starts_cold_is_told() {
+        let state = Learned::default().encode().unwrap();
+        assert_eq!(read(Ok(Some(state.clone())), FORMAT).unwrap(), Learned::default());
+        assert!(read(Ok(None), FORMAT + 1).unwrap_err().contains("format 2, and this version reads 1"));
+        assert_eq!(read(Ok(None), FORMAT).unwrap_err(), "there is none");
+        assert!(read(Ok(Some(state[..7].to_vec())), FORMAT).unwrap_err().contains("does not begin"));
+        assert!(read(Err(io::Error::other("gone")), FORMAT).unwrap_err().contains("gone"));
     }
 }

@@ -95,7 +95,7 @@ fn runtime(config: &Config) -> io::Result<Runtime> {
 /// Serves to the end; what is to be flushed then.
 async fn serve(config: Config, source: &Path, heritage: &mut Heritage) -> Result<Arc<State>, StartError> {
     let mut signals = Signals::install().map_err(StartError::System)?;
-    let program = Program::of_process().map_err(StartError::System)?;
+    let program = Program::of_process();
     let server = Server::start_with(config, Some(source.to_owned()), heritage).await?;
     for address in server.addresses() {
         log::info!("listening on {address}");

@@ -110,14 +110,11 @@ pub enum UpgradeError {
 
 impl Program {
     /// Of this process. To be asked at its start, when what it was started by is still there.
-    ///
-    /// # Errors
-    /// When the system does not tell.
-    pub(super) fn of_process() -> io::Result<Self> {
+    pub(super) fn of_process() -> Self {
         let mut arguments = env::args_os();
         let name = arguments.next().unwrap_or_default();
-        let path = resolved(&name, &env::current_dir()?, env::current_exe);
-        Ok(Self { path: path?, arguments: arguments.collect() })
+        let path = resolved(&name, &env::current_dir().unwrap_or_default(), env::current_exe);
+        Self { path, arguments: arguments.collect() }
     }
 
     /// A launcher for it: this very program, whatever has become of its file.
@@ -134,14 +131,15 @@ impl Program {
 
 /// The program's path. The name that it was started by, where that is a path: it may be a link that now leads to a new
 /// version, and the system knows only what it led to.
-fn resolved(name: &OsStr, folder: &Path, own_file: impl FnOnce() -> io::Result<PathBuf>) -> io::Result<PathBuf> {
+fn resolved(name: &OsStr, folder: &Path, own_file: impl FnOnce() -> io::Result<PathBuf>) -> PathBuf {
     let named = Path::new(name);
     if named.components().count() > 1 || named.is_absolute() {
-        return Ok(folder.join(named));
+        return folder.join(named);
     }
-    let file = own_file()?;
+    // Without /proc, what finds it now will find it again.
+    let file = own_file().unwrap_or_else(|_| named.to_owned());
     let replaced = file.to_str().and_then(|text| text.strip_suffix(DELETED)).map(PathBuf::from);
-    Ok(replaced.unwrap_or(file))
+    replaced.unwrap_or(file)
 }
 
 // === impl Line ===
@@ -186,10 +184,10 @@ impl Launch {
     }
 
     /// Lets the new process go on by itself; returns when the launcher has ended.
-    async fn release(mut self) -> io::Result<()> {
-        self.control.write_all(&[launcher::RELEASE]).await?;
-        self.launcher.wait().await?;
-        Ok(())
+    async fn release(mut self) {
+        // A launcher that somebody has ended has released it already.
+        let _ = self.control.write_all(&[launcher::RELEASE]).await;
+        let _ = timeout(EXIT_TIME, self.launcher.wait()).await;
     }
 
     /// Ends the new process; returns when it has ended.
@@ -225,7 +223,7 @@ pub(super) async fn upgrade(program: &Program, estate: Estate, limit: Duration) 
     };
     match outcome {
         Ok(process) => {
-            launch.release().await.map_err(UpgradeError::Stream)?;
+            launch.release().await;
             Ok(Successor { process, line: Line(stream) })
         }
         Err(error) => {
@@ -295,7 +293,7 @@ mod tests {
     #[test]
     fn a_program_is_found_where_the_next_version_will_be() {
         let path = |name: &str, own: &str| {
-            resolved(OsStr::new(name), Path::new("/srv"), || Ok(own.into())).unwrap().to_str().unwrap().to_owned()
+            resolved(OsStr::new(name), Path::new("/srv"), || Ok(own.into())).to_str().unwrap().to_owned()
         };
         assert_eq!(path("/opt/current/warmgate", "/opt/v1/warmgate"), "/opt/current/warmgate", "a link is kept");
         assert_eq!(path("bin/warmgate", "/srv/bin/warmgate (deleted)"), "/srv/bin/warmgate");

@@ -1,9 +1,10 @@
 //! What the old process has learned, in the new one.
 
 use serde_json::{Value, json};
+use warmgate::sim::{EngineOptions, KvEventOptions, SimEngine};
 
 use crate::SERVER;
-use crate::common_control::client::{ask, get, post_chat};
+use crate::common_control::client::{Connection, ask, get, post_chat};
 use crate::common_control::engine::{Answer, Engine, Page};
 use crate::common_control::proxy::backend;
 use crate::common_control::settings::Settings;
@@ -109,4 +110,45 @@ async fn without_room_for_it_the_new_process_starts_cold_and_says_so() {
     assert_eq!(some_matched(&matched(&service).await), 0);
     assert_eq!(service.first.logged("starting cold: the state of the process that is replaced"), 1);
     assert_eq!(post_chat(service.address(), &chat("hello")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exact_locality_is_followed_again_and_assumed_until_then() {
+    let any = "127.0.0.1:0".parse().unwrap();
+    let kv_events = Some(KvEventOptions { replay: Some(any), ..KvEventOptions::at(any) });
+    let engine = || SimEngine::start(EngineOptions { kv_events: kv_events.clone(), ..EngineOptions::default() });
+    let (engines, scratch) = ([engine().unwrap(), engine().unwrap()], Scratch::new());
+    let backends: Vec<_> = engines.iter().map(|engine| format!("{{url: '{}'}}", engine.url())).collect();
+    let text = format!(
+        "listeners: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\nserver: {SERVER}\n\
+         logging: {{access_log: 'off'}}\npools:\n- {{name: p, engine: vllm, kv_events: {{enabled: true}}, backends: [{}]}}\n",
+        backends.join(", ")
+    );
+    let mut service = Service::start(&scratch.file("warmgate.yaml", text)).await;
+    let is_followed = async |service: &Service| {
+        let report = get(service.admin(), "/backends").await.json();
+        let backends = report["pools"][0]["backends"].as_array().unwrap().clone();
+        backends.iter().all(|backend| backend["kv_events"][0]["state"] == "live" && backend["trust"] == "exact")
+    };
+    eventually("both are followed", async || is_followed(&service).await).await;
+    let body = json!({"prompt": (0..800).collect::<Vec<u32>>(), "max_tokens": 1}).to_string();
+    let complete = async |service: &Service| {
+        let mut connection = Connection::open(service.address()).await.unwrap();
+        let headers = "content-type: application/json\r\n";
+        let reply = connection.ask("POST", "/v1/completions", headers, &body).await.unwrap();
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0)
+    };
+    complete(&service).await;
+    let cached = complete(&service).await;
+    assert!(cached > 700, "{cached}");
+
+    service.upgrade().await;
+    assert_eq!(complete(&service).await, cached, "whatever it is known by");
+    eventually("both are followed again", async || is_followed(&service).await).await;
+    assert_eq!(complete(&service).await, cached);
+    let path = "/explain?path=/v1/completions";
+    let explained = ask(service.admin(), "POST", path, &body).await.json();
+    let best = &explained["backends"][0];
+    assert!(best["matched_tokens"].as_u64().unwrap() > 700, "{explained}");
 }
