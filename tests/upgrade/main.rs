@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use common_control::client::{Connection, get, open_stream, post_chat};
 use common_control::engine::{Answer, Engine, is_whole_stream};
 use common_control::settings::Settings;
-use common_control::{Scratch, chat, eventually, streamed};
+use common_control::{Scratch, chat, eventually, streamed, within};
 use service::{Service, is_running};
 
 /// Kept connections that wait are over soon, and so is a process that has handed over.
@@ -155,4 +155,57 @@ async fn a_stop_does_not_wait_for_connections_that_ask_nothing_of_the_processes_
     assert!(waiting.is_closed().await);
     eventually("all end", async || service.started().iter().all(|id| !is_running(*id))).await;
     assert_eq!(service.first.ended().await.0.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_over_http_2_end_whole_as_well_and_their_connection_with_them() {
+    let (engine, scratch) = (Engine::up("two"), Scratch::new());
+    let listeners = "[{address: '127.0.0.1:0', h2c: true}]".to_owned();
+    let file = scratch.file("warmgate.yaml", Settings { listeners, ..settings(&engine) }.to_string());
+    let mut service = Service::start(&file).await;
+    engine.set_answer(Answer::Gated);
+    engine.emit(1);
+    let (client, driver) = http_2(&service).await;
+    let mut bodies = Vec::new();
+    for _ in 0..8 {
+        bodies.push(ask_http_2(&client).await);
+    }
+    service.upgrade().await;
+    let (next, next_driver) = http_2(&service).await;
+    let mut body = ask_http_2(&next).await;
+    engine.emit(3);
+    engine.finish();
+    for body in &mut bodies {
+        assert!(is_whole_stream(&whole(body).await));
+    }
+    within("the end of the connection to the old process", driver).await.unwrap().unwrap();
+    assert_eq!(service.first.ended().await.0.code(), Some(0), "{:?}", service.first.stderr());
+    assert!(is_whole_stream(&whole(&mut body).await), "the new process speaks it too");
+    drop((client, next));
+    next_driver.abort();
+}
+
+type Http2 = h2::client::SendRequest<bytes::Bytes>;
+
+/// An HTTP/2 connection, and the task that drives it to its end.
+async fn http_2(service: &Service) -> (Http2, tokio::task::JoinHandle<Result<(), h2::Error>>) {
+    let stream = TcpStream::connect(service.address()).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    (client, tokio::spawn(connection))
+}
+
+/// A stream that has begun.
+async fn ask_http_2(client: &Http2) -> h2::RecvStream {
+    let request = http::Request::post("http://test/v1/chat/completions").body(()).unwrap();
+    let (reply, mut body) = client.clone().ready().await.unwrap().send_request(request, false).unwrap();
+    body.send_data(streamed("hello").to_string().into(), true).unwrap();
+    within("a reply", reply).await.unwrap().into_body()
+}
+
+async fn whole(body: &mut h2::RecvStream) -> String {
+    let mut text = Vec::new();
+    while let Some(bytes) = within("a frame", body.data()).await {
+        text.extend_from_slice(&bytes.expect("the stream is not cut"));
+    }
+    String::from_utf8(text).unwrap()
 }

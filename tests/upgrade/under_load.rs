@@ -24,7 +24,7 @@ fn fleet(engines: usize) -> Vec<SimEngine> {
     let parameters = EngineOptions::default().parameters;
     let timing = Timing::from_rates(100_000.0, DECODE_RATE);
     let parameters = Parameters { timing, kv_blocks: 65_536, ..parameters };
-    let engine = || SimEngine::start(EngineOptions { parameters: parameters.clone(), ..EngineOptions::default() });
+    let engine = || SimEngine::start(EngineOptions { parameters, ..EngineOptions::default() });
     (0..engines).map(|_| engine().unwrap()).collect()
 }
 
@@ -67,6 +67,7 @@ async fn go_on(load: &mut Load, size: &Size) {
     rest.await;
 }
 
+#[expect(clippy::print_stdout, reason = "the figure that is asked for")]
 fn shares(served: &[Served], at: Instant, window: Duration) -> (f64, f64) {
     let ((before, sent_before), (after, sent_after)) =
         (cached_share(served, at - window, window), cached_share(served, at, window));
