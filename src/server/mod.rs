@@ -244,19 +244,23 @@ impl Server {
         self.state.lifecycle.requests()
     }
 
-    /// Ends what another process has taken over: accepts no more, and answers what still comes on kept connections with
-    /// `Connection: close`. Returns when no connection is left, at most `upgrade.drain_timeout` later; the requests that
-    /// were cut.
-    ///
-    /// Unlike [`Server::stop`] it leaves kept connections that wait for their next request their `keepalive_timeout`, as
-    /// long as nobody waits for the end of this process, which `hurry` tells: a request that meets a closing connection is
-    /// lost.
-    async fn retire(mut self, hurry: impl Future<Output = ()>) -> usize {
-        let config = self.state.config.load_full();
+    /// Leaves the listeners to another process: when this returns, none is open here.
+    async fn let_go(&mut self) {
         self.state.lifecycle.drain();
         self.duplicates.clear();
         self.stop_accepting.send_replace(true);
         self.stop_admin.send_replace(true);
+        while self.listeners.join_next().await.is_some() {}
+    }
+
+    /// Finishes after [`Server::let_go`]: answers what still comes on kept connections with `Connection: close`. Returns when
+    /// no connection is left, at most `upgrade.drain_timeout` later; the requests that were cut.
+    ///
+    /// Unlike [`Server::stop`] it leaves kept connections that wait for their next request their `keepalive_timeout`, as
+    /// long as nobody waits for the end of this process, which `hurry` tells: a request that meets a closing connection is
+    /// lost.
+    async fn retire(self, hurry: impl Future<Output = ()>) -> usize {
+        let config = self.state.config.load_full();
         let lifecycle = &self.state.lifecycle;
         let over = async {
             let left = async {
@@ -277,7 +281,6 @@ impl Server {
             let _ = timeout(CLOSING_TIME, lifecycle.closed()).await;
         };
         let _ = timeout(config.server.upgrade.drain_timeout, over).await;
-        while self.listeners.join_next().await.is_some() {}
         self.state.flush_logs();
         self.state.lifecycle.requests()
     }

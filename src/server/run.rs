@@ -209,11 +209,12 @@ async fn stop(server: Server, mut elder: Elder, signals: &mut Signals) {
 }
 
 /// Finishes what is in flight while `successor` serves; SIGTERM or SIGINT ends it at once.
-async fn retire(server: Server, mut elder: Elder, successor: Successor, signals: &mut Signals) {
+async fn retire(mut server: Server, mut elder: Elder, successor: Successor, signals: &mut Signals) {
     let time = server.state().config.load().server.upgrade.drain_timeout;
     let until = Instant::now() + time;
     let Successor { process, mut line } = successor;
     let state = Arc::clone(server.state());
+    server.let_go().await;
     systemd::handed_over(process);
     log::info!("upgrade: process {process} serves; this one finishes {} requests", state.lifecycle.requests());
     let retiring = async {

@@ -75,16 +75,14 @@ async fn a_listener_that_cannot_be_bound_leaves_the_old_process_serving() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_that_dies_or_hangs_or_is_gone_leaves_the_old_process_serving() {
+async fn a_program_that_dies_or_is_another_or_is_gone_leaves_the_old_process_serving() {
     let (engine, scratch) = (Engine::up("dies"), Scratch::new());
     let program = install(&scratch);
-    let server = SERVER.replace('}', ", upgrade: {start_timeout: 1s}}");
-    let file = scratch.file("warmgate.yaml", Settings { server, ..settings(&engine) }.to_string());
+    let file = scratch.file("warmgate.yaml", settings(&engine).to_string());
     let mut service = Service::of(Process::start_program(&program, &file).await);
     let attempts = [
         ("kill -SEGV $$", "ended before it served (signal: 11"),
         ("exit 3", "ended before it served (exit status: 3)"),
-        ("exec sleep 600", "did not serve within 1s"),
         // More than any message is long.
         ("printf '\\377\\377\\377\\377' >&0; exec sleep 600", "does not keep to the protocol"),
     ];
@@ -104,6 +102,22 @@ async fn a_program_that_dies_or_hangs_or_is_gone_leaves_the_old_process_serving(
     service.first.forget_log();
     service.upgrade().await;
     assert!(serves(&service).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_hangs_is_ended_and_leaves_the_old_process_serving() {
+    let (engine, scratch) = (Engine::up("hangs"), Scratch::new());
+    let program = install(&scratch);
+    let server = SERVER.replace('}', ", upgrade: {start_timeout: 1s}}");
+    let file = scratch.file("warmgate.yaml", Settings { server, ..settings(&engine) }.to_string());
+    let service = Service::of(Process::start_program(&program, &file).await);
+    for attempt in 1..=2 {
+        replace(&program, "exec sleep 600");
+        service.signal("USR2");
+        eventually("it is given up", async || service.first.logged("did not serve within 1s") == attempt).await;
+        assert!(serves(&service).await);
+        assert!(service.started().iter().all(|id| !is_running(*id)), "it has ended before that is said");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

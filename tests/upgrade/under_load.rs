@@ -1,11 +1,18 @@
 //! Upgrades under load: no request is lost, no stream is cut, and what was learned stays learned.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use warmgate::sim::engine::{Parameters, Timing};
 use warmgate::sim::{EngineOptions, SimEngine};
 
-use crate::common_control::{Scratch, eventually};
+use crate::common_control::client::Connection;
+use crate::common_control::engine::Engine;
+use crate::common_control::settings::Settings;
+use crate::common_control::{Scratch, chat, eventually};
 use crate::load::{Load, Served, cached_share};
 use crate::service::Service;
 
@@ -32,7 +39,7 @@ fn configuration(engines: &[SimEngine]) -> String {
     let backends: Vec<_> = engines.iter().map(|engine| format!("{{url: '{}'}}", engine.url())).collect();
     format!(
         "listeners: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\n\
-         server: {{keepalive_timeout: 1s}}\nlogging: {{access_log: 'off'}}\n\
+         server: {{keepalive_timeout: 20s}}\nlogging: {{access_log: 'off'}}\n\
          pools:\n- {{name: sim, engine: vllm, backends: [{}]}}\n",
         backends.join(", ")
     )
@@ -82,6 +89,52 @@ async fn two_upgrades_lose_no_request_and_cut_no_stream() {
     for (before, after) in upgraded_twice(&size).await {
         assert!(before > 0.0 && after > 0.0);
     }
+}
+
+/// Asks one short question after the other, over a kept connection or one for each, until told to stop; how many.
+async fn ask_on(address: SocketAddr, is_kept: bool, stop: watch::Receiver<bool>) -> io::Result<usize> {
+    let mut kept = None;
+    for served in 0.. {
+        if *stop.borrow() {
+            return Ok(served);
+        }
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => Connection::open(address).await?,
+        };
+        let reply = connection.chat(&chat("hello")).await?;
+        if reply.status != 200 {
+            return Err(io::Error::other(format!("{reply:?}")));
+        }
+        kept = (is_kept && reply.header("connection") != Some("close")).then_some(connection);
+    }
+    Ok(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_short_requests_loses_none() {
+    let (engine, scratch) = (Engine::up("flood"), Scratch::new());
+    let settings = Settings { server: "{keepalive_timeout: 20s}".into(), ..Settings::new([&engine]) };
+    let mut service = Service::start(&scratch.file("warmgate.yaml", settings.to_string())).await;
+    let stop = watch::Sender::new(false);
+    let mut clients = JoinSet::new();
+    for client in 0..16 {
+        clients.spawn(ask_on(service.address(), client % 2 == 0, stop.subscribe()));
+    }
+    for _ in 0..3 {
+        let aim = engine.posts() + 500;
+        eventually("requests are served", async || engine.posts() >= aim).await;
+        service.upgrade().await;
+    }
+    let aim = engine.posts() + 500;
+    eventually("requests are served", async || engine.posts() >= aim).await;
+    stop.send_replace(true);
+    let mut served = 0;
+    while let Some(ended) = clients.join_next().await {
+        served += ended.unwrap().unwrap_or_else(|error| panic!("{error}: {:?}", service.first.stderr()));
+    }
+    assert_eq!(served, engine.posts(), "each request went to the engine once");
+    assert_eq!(service.first.ended().await.0.code(), Some(0));
 }
 
 /// The figure of the issue; two minutes. `cargo test --release --test upgrade -- --ignored --nocapture`
