@@ -181,6 +181,10 @@ impl Loop {
     }
 
     fn follow_file(&mut self) {
+        // What a process finishes, it finishes as it began it; the file may be another process's by now.
+        if self.state.lifecycle.is_draining() {
+            return;
+        }
         if self.source.as_ref().is_some_and(Source::has_changed) {
             // Nobody waits for the outcome; log and metric have it.
             let _ = self.reload();

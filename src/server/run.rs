@@ -128,7 +128,7 @@ async fn until_ended(signals: &mut Signals, server: &Server, program: &Program) 
                 upgrading = None;
                 match outcome {
                     Ok(successor) => return End::HandedOver(successor),
-                    Err(error) => refused(&error),
+                    Err(error) => failed(&error, server.state()),
                 }
                 continue;
             }
@@ -160,7 +160,8 @@ async fn ended(upgrading: &mut Option<Upgrading<'_>>) -> Result<Successor, Upgra
     }
 }
 
-fn refused(error: &UpgradeError) {
+fn failed(error: &UpgradeError, state: &State) {
+    state.metrics.upgrade_failed();
     log::error!("the upgrade has failed, and this process goes on: {}", with_causes(error));
     systemd::ready("serving; the last upgrade has failed");
 }

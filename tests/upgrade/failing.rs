@@ -49,6 +49,8 @@ async fn a_bad_configuration_leaves_the_old_process_serving_and_says_why() {
     service.first.until_logged("the upgrade has failed, and this process goes on: the new process refuses").await;
     let lines = service.first.stderr();
     let why = lines.iter().find(|line| line.contains("the upgrade has failed")).unwrap();
+    let metrics = get(service.admin(), "/metrics").await.body;
+    assert!(metrics.lines().any(|line| line == "warmgate_upgrades_failed_total 1"), "{metrics}");
     assert!(why.contains("round_robbin") && why.contains("did you mean"), "{why}");
     assert_eq!(service.first.logged("warmgate: "), 1, "the new process says it too: {lines:?}");
     assert!(serves(&service).await);
