@@ -3,6 +3,8 @@
 mod door;
 mod heritage;
 pub mod listen;
+mod program;
+mod retire;
 mod run;
 mod signals;
 mod tls;
@@ -41,7 +43,6 @@ use crate::{time, without_stalling};
 use door::Door;
 use heritage::Heritage;
 use listen::Listener;
-use upgrade::Estate;
 
 /// Idle upstream connections that are kept, over all backends: 64 engines with 256 streams each.
 const UPSTREAM_POOL_SIZE: usize = 16 * 1024;
@@ -208,16 +209,6 @@ impl Server {
         &self.control
     }
 
-    /// What another process needs to take over.
-    ///
-    /// # Errors
-    /// When there is no descriptor left to copy the listeners' to.
-    fn estate(&self) -> io::Result<Estate> {
-        let sockets: io::Result<_> = self.duplicates.iter().map(|duplicate| duplicate.socket.try_clone()).collect();
-        let listeners = self.duplicates.iter().map(|duplicate| duplicate.listening).collect();
-        Ok(Estate { listeners, sockets: sockets?, state: Arc::clone(&self.state) })
-    }
-
     /// Winds down: fails readiness, goes on accepting for `drain_delay` so that whoever balances in front can follow,
     /// lets requests end for up to `drain_timeout`, and returns as soon as none is left. The requests that were cut.
     pub async fn stop(mut self) -> usize {
@@ -240,47 +231,6 @@ impl Server {
             // reasons is not waited for.
             let _ = timeout(CLOSING_TIME, self.state.lifecycle.closed()).await;
         }
-        self.state.flush_logs();
-        self.state.lifecycle.requests()
-    }
-
-    /// Leaves the listeners to another process: when this returns, none is open here.
-    async fn let_go(&mut self) {
-        self.state.lifecycle.drain();
-        self.duplicates.clear();
-        self.stop_accepting.send_replace(true);
-        self.stop_admin.send_replace(true);
-        while self.listeners.join_next().await.is_some() {}
-    }
-
-    /// Finishes after [`Server::let_go`]: answers what still comes on kept connections with `Connection: close`. Returns when
-    /// no connection is left, at most `upgrade.drain_timeout` later; the requests that were cut.
-    ///
-    /// Unlike [`Server::stop`] it leaves kept connections that wait for their next request their `keepalive_timeout`, as
-    /// long as nobody waits for the end of this process, which `hurry` tells: a request that meets a closing connection is
-    /// lost.
-    async fn retire(self, hurry: impl Future<Output = ()>) -> usize {
-        let config = self.state.config.load_full();
-        let lifecycle = &self.state.lifecycle;
-        let over = async {
-            let left = async {
-                lifecycle.idle().await;
-                // The last request may leave its connection to wait, as others have before. Who then says nothing for so
-                // long is no client that would be missed.
-                let kept_for = config.server.keepalive_timeout + CLOSING_TIME;
-                let _ = timeout(kept_for, lifecycle.closed()).await;
-            };
-            tokio::select! {
-                () = left => {}
-                () = hurry => {}
-            }
-            for app in &self.apps {
-                app.cleanup().await;
-            }
-            lifecycle.idle().await;
-            let _ = timeout(CLOSING_TIME, lifecycle.closed()).await;
-        };
-        let _ = timeout(config.server.upgrade.drain_timeout, over).await;
         self.state.flush_logs();
         self.state.lifecycle.requests()
     }

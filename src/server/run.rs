@@ -11,8 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 use super::heritage::{Elder, Heritage};
+use super::program::Program;
 use super::signals::{Request, Signals};
-use super::upgrade::{Line, News, Program, Successor, UpgradeError, upgrade};
+use super::upgrade::{Line, News, Successor, UpgradeError, upgrade};
 use super::{Server, StartError};
 use crate::config::{self, Config, Problems};
 use crate::control::Handle;
