@@ -59,6 +59,12 @@ impl Connection {
     pub async fn open(address: SocketAddr) -> io::Result<Self> {
         Ok(Self::over(TcpStream::connect(address).await?))
     }
+
+    /// Whether the other side has neither closed it nor said more than was read.
+    pub fn is_open(&self) -> bool {
+        let is_quiet = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.0.buffer().is_empty() && self.0.get_ref().try_read(&mut [0]).is_err_and(is_quiet)
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -116,7 +122,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn body(&mut self, head: &Reply) -> io::Result<Vec<u8>> {
+    /// The body behind this head.
+    ///
+    /// # Errors
+    /// When the connection is closed or breaks first.
+    pub async fn body(&mut self, head: &Reply) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         match head.framing() {
             Framing::Length(length) => {
