@@ -131,7 +131,8 @@ impl Chaos {
         }
     }
 
-    async fn restore(&mut self, fleet: &Fleet) {
+    /// Puts the right configuration in force, and ends all drains.
+    pub(crate) async fn restore(&mut self, fleet: &Fleet) {
         self.is_out = false;
         self.reloads += 1;
         assert_eq!(fleet.reload(|_| true).await.status, 200);
@@ -142,7 +143,7 @@ impl Chaos {
 }
 
 async fn drain(fleet: &Fleet, unit: &Unit, what: &str) {
-    let reply = ask(fleet.proxy.admin, "POST", &format!("/backends/{}/{what}", unit.name), "").await;
+    let reply = ask(fleet.proxy.admin(), "POST", &format!("/backends/{}/{what}", unit.name), "").await;
     assert_eq!(reply.status, 200, "{}", reply.body);
 }
 

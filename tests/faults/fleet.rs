@@ -10,7 +10,6 @@ use tokio::sync::{Mutex, MutexGuard};
 use warmgate::sim::engine::{Parameters, Timing};
 use warmgate::sim::{EngineOptions, Fault, SimEngine};
 
-use crate::common_control::child::Process;
 use crate::common_control::client::{Reply, ask, get};
 use crate::common_control::engine::Engine;
 use crate::common_control::open_metrics::OpenMetrics;
@@ -18,6 +17,7 @@ use crate::common_control::settings::Settings;
 use crate::common_control::{Scratch, eventually};
 use crate::ledger::Ledger;
 use crate::load::{Habits, Load, Tally};
+use crate::service::Service;
 use crate::tap::{Tap, Weather};
 
 /// Held by the test that loads the machine: two at a time would be each other's fault.
@@ -50,7 +50,7 @@ pub(crate) struct Unit {
 /// A running fleet. Only one is loaded at a time.
 pub(crate) struct Fleet {
     pub(crate) units: Vec<Unit>,
-    pub(crate) proxy: Process,
+    pub(crate) proxy: Service,
     pub(crate) settings: Settings,
     ledger: Arc<Ledger>,
     scratch: Scratch,
@@ -113,7 +113,7 @@ impl Fleet {
         settings.logging = format!("{{access_log: {}}}", scratch.path().join("access.log").display());
         change(&mut settings);
         let file = scratch.file("warmgate.yaml", settings.to_string());
-        let proxy = Process::ready(&file).await;
+        let proxy = Service::start(&file).await;
         let fleet = Self { units, proxy, settings, ledger, scratch, file, _turn: turn };
         fleet.until_all_serve().await;
         fleet
@@ -134,7 +134,7 @@ impl Fleet {
     }
 
     pub(crate) async fn metrics(&self) -> OpenMetrics {
-        OpenMetrics::read(&get(self.proxy.admin, "/metrics").await.body).unwrap()
+        OpenMetrics::read(&get(self.proxy.admin(), "/metrics").await.body).unwrap()
     }
 
     /// Puts a configuration with these backends in force.
@@ -148,7 +148,7 @@ impl Fleet {
     pub(crate) async fn apply(&self, settings: &Settings) -> Reply {
         let next = self.scratch.file("next", settings.to_string());
         std::fs::rename(next, &self.file).unwrap();
-        ask(self.proxy.admin, "POST", "/reload", "").await
+        ask(self.proxy.admin(), "POST", "/reload", "").await
     }
 
     /// With every client gone: nothing is in flight, nothing is held, and each request was counted once.
@@ -166,7 +166,14 @@ impl Fleet {
             let endings = tally.endings();
             assert_eq!(endings.wrong_count, 0, "{:#?}", endings.wrong);
         }
-        assert_eq!(self.proxy.logged("panicked"), 0, "{:#?}", self.proxy.stderr());
+        assert_eq!(self.proxy.first.logged("panicked"), 0, "{:#?}", self.proxy.first.stderr());
+    }
+
+    /// Memory of the process that serves, bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.proxy.main())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has one");
+        1024 * line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
     }
 
     /// The lines of the access log, and the ids in them. (Metrics of a backend go when a reload removes it.)

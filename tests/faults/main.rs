@@ -20,4 +20,8 @@ mod killed;
 mod ledger;
 mod load;
 mod network;
+#[path = "../upgrade/service.rs"]
+#[allow(dead_code, reason = "a part of it is used here")]
+mod service;
+mod soak;
 mod tap;
