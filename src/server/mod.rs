@@ -136,7 +136,7 @@ impl Server {
         }
         let admin_address = admin.local_addr()?;
         let app = Arc::new(Admin::new(Arc::clone(&state), control.clone()));
-        listeners.spawn(admin.serve(app, Door::Open, admin_stop.clone(), admin_stop));
+        listeners.spawn(admin.serve(app, Door::Open(Arc::clone(&state)), admin_stop.clone(), admin_stop));
         Ok(Self { state, control, addresses, admin: admin_address, apps, stop_accepting, listeners, stop_admin })
     }
 
