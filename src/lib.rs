@@ -46,6 +46,7 @@ mod connections;
 pub mod control;
 mod demo;
 mod downstream;
+mod handover;
 pub mod kv_events;
 mod lifecycle;
 pub mod locality;

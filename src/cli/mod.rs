@@ -6,14 +6,16 @@ mod key;
 pub(crate) mod output;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Config};
+use crate::config;
 use crate::control;
 use crate::demo::{self, DemoArgs};
+use crate::handover::launcher;
 use crate::server;
 use crate::sim::EngineArgs;
 use crate::simulate::{self, SimulateArgs};
@@ -34,7 +36,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve: the proxy itself, until SIGTERM (drains) or SIGINT (at once); SIGHUP reloads the configuration
+    /// Serve: the proxy itself, until SIGTERM (drains) or SIGINT (at once); SIGHUP reloads the configuration,
+    /// SIGUSR2 lets a new process take over
     Run(ConfigArgs),
     /// Check a configuration: every problem at once, with where it is and what would be right; exit status 1 if any
     Check(ConfigArgs),
@@ -48,6 +51,9 @@ enum Command {
     Simulate(SimulateArgs),
     /// Run one simulated engine over HTTP: for trying, tests and benchmarks
     Engine(EngineArgs),
+    /// Start the process that takes over in an upgrade; `run` calls it
+    #[command(name = launcher::COMMAND, hide = true)]
+    Launch(LaunchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -55,6 +61,13 @@ struct ConfigArgs {
     /// The configuration file (YAML); conf/minimal.yaml is the smallest, conf/example.yaml shows every key
     #[arg(long, short, value_name = "FILE")]
     config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct LaunchArgs {
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
 }
 
 /// Runs the command that the process was started with.
@@ -67,6 +80,7 @@ pub fn main() -> ExitCode {
         Command::Key(args) => key::run(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Engine(args) => engine::run(args),
+        Command::Launch(args) => launch(&args.command),
     };
     match outcome {
         Ok(code) => code,
@@ -78,8 +92,13 @@ pub fn main() -> ExitCode {
 }
 
 fn run(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    server::run(load(path)?, path)?;
+    server::run(path)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn launch(command: &[OsString]) -> Result<ExitCode, Box<dyn Error>> {
+    let (program, arguments) = command.split_first().ok_or("the program to start is missing")?;
+    Ok(launcher::launch(Path::new(program), arguments)?)
 }
 
 fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
@@ -108,18 +127,8 @@ fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn load(path: &Path) -> Result<Config, Box<dyn Error>> {
-    Ok(config::load(path)?)
-}
-
 /// Prints an error with what caused it.
 #[expect(clippy::print_stderr, reason = "the result of the command")]
 fn report(error: &dyn Error) {
-    let mut text = format!("warmgate: {error}");
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
-    eprintln!("{}", text.trim_end());
+    eprintln!("warmgate: {}", server::with_causes(error));
 }

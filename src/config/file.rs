@@ -12,6 +12,7 @@ use super::reader::{Key, Place, Reader, Section};
 use super::timing::{self, timeouts};
 use super::tls;
 use super::tree::Item;
+use super::upgrade::upgrade;
 use super::values as kind;
 use super::{
     AccessLog, Admin, AdminPage, Backend, BlockTrace, Choice, Config, Ejection, Engine, Health, Limits, Listener,
@@ -149,6 +150,7 @@ fn server(section: &mut Section<'_, '_>) -> Server {
         drain_timeout: section.value("drain_timeout", kind::duration(Duration::ZERO, DAY), secs(300)),
         write_timeout: section.value("write_timeout", kind::duration(secs(1), HOUR), MINUTE),
         response_headers: section.value("response_headers", kind::flag(), true),
+        upgrade: section.section("upgrade", upgrade),
     }
 }
 

@@ -19,6 +19,7 @@ mod sections;
 mod timing;
 mod tls;
 mod tree;
+mod upgrade;
 mod url;
 mod values;
 
@@ -30,7 +31,8 @@ pub use problem::{Position, Problem, Problems};
 pub use sections::{
     AccessLog, Admin, AdminPage, Auth, Backend, BlockTrace, CertificateFiles, Choice, ClientCertificates, Drain,
     Ejection, Engine, EventEndpoint, Health, Key, KeyLimits, KvEvents, Limits, Listener, Locality, Logging, Metrics,
-    Policy, Pool, Priority, Protocol, Retry, Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer, UpstreamTls, Verify,
+    Policy, Pool, Priority, Protocol, Retry, Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer, Upgrade,
+    UpstreamTls, Verify,
 };
 pub use timing::drain_deadline;
 pub use url::{BackendUrl, Host, Scheme, UrlError};

@@ -5,12 +5,14 @@ mod auth;
 mod exact;
 mod timing;
 mod tls;
+mod upgrade;
 
 pub use auth::{Auth, Key, KeyLimits, Priority};
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
 pub use timing::{Drain, Timeouts};
 pub use tls::{CertificateFiles, ClientCertificates, Tls, TlsVersion, UpstreamTls, Verify};
 pub(super) use tls::{ClientsShow, MAX_CERTIFICATES};
+pub use upgrade::Upgrade;
 
 use super::url::BackendUrl;
 use http::HeaderName;
@@ -92,6 +94,8 @@ pub struct Server {
     pub write_timeout: Duration,
     /// Whether responses carry the `x-warmgate-*` headers; true.
     pub response_headers: bool,
+    /// What happens when another process takes over.
+    pub upgrade: Upgrade,
 }
 
 /// What requests may take up while they wait for a backend.

@@ -28,6 +28,7 @@ pub use reload::{Refused, Reloaded};
 pub use tokenizers::{TokenizerError, check_tokenizers};
 
 use crate::config::Config;
+use crate::handover::state::Learned;
 use crate::state::State;
 use crate::tls::{self, CertificateNews};
 use crate::{systemd, time, without_stalling};
@@ -86,11 +87,24 @@ pub fn start(
     source: Option<PathBuf>,
     tls: Arc<tls::Store>,
 ) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
+    start_with(state, source, tls, || None)
+}
+
+/// The same with what another process has learned, which is asked for when everything else is in place.
+pub(crate) fn start_with(
+    state: Arc<State>,
+    source: Option<PathBuf>,
+    tls: Arc<tls::Store>,
+    learned: impl FnOnce() -> Option<Learned>,
+) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
     let (reports, incoming) = mpsc::channel(REPORT_QUEUE);
     let (handle, commands) = mpsc::channel(16);
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
     table.apply(&state.config.load(), &tokenizers, &tls, time::now());
+    if let Some(learned) = learned() {
+        table.inherit(&learned, time::now());
+    }
     let source = source.map(|path| Source::new(path, &state.config.load()));
     reload::warn_of_open_secrets(&state.config.load());
     let mut control = Loop { state, source, table, tokenizers, tls, refused_files: None };
@@ -203,6 +217,10 @@ impl Loop {
     }
 
     fn follow_file(&mut self) {
+        // What a process finishes, it finishes as it began it; the file may be another process's by now.
+        if self.state.lifecycle.is_draining() {
+            return;
+        }
         if self.source.as_ref().is_some_and(Source::has_changed) {
             // Nobody waits for the outcome; log and metric have it.
             let _ = self.reload();

@@ -45,7 +45,7 @@ pub enum Refused {
     #[error(transparent)]
     Problems(#[from] Problems),
     /// It changes what a running process cannot change.
-    #[error("{} cannot change while the process runs; restart it for that", .0.join(", "))]
+    #[error("{} cannot change while the process runs; let another take over (SIGUSR2) or restart it for that", .0.join(", "))]
     NeedsRestart(Vec<&'static str>),
     /// The new access log or block trace cannot be opened.
     #[error("{0}: {source}", source = .0.source)]

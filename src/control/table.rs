@@ -2,6 +2,8 @@
 //!
 //! One owner, no locks: the loop applies a configuration or a finding to it and publishes what follows.
 
+mod inherit;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};

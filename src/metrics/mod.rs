@@ -88,6 +88,7 @@ pub struct Metrics {
     tokenized: Family<TokenizerLabels, Counter>,
     reloads: Family<ReloadLabels, Counter>,
     reload_ok: Gauge,
+    upgrades_failed: Counter,
     access_log_dropped: Counter,
     trace_lines: Counter,
     trace_dropped: Counter,
@@ -129,6 +130,7 @@ impl Metrics {
             tokenized: Family::default(),
             reloads: Family::default(),
             reload_ok: Gauge::default(),
+            upgrades_failed: Counter::default(),
             access_log_dropped: Counter::default(),
             trace_lines: Counter::default(),
             trace_dropped: Counter::default(),
@@ -225,6 +227,11 @@ impl Metrics {
             "tokenizer_requests",
             "Requests to pools with a tokenizer: tokenized, or why they were not",
             self.tokenized.clone(),
+        );
+        registry.register(
+            "upgrades_failed",
+            "Binary upgrades that failed and left this process serving",
+            self.upgrades_failed.clone(),
         );
         registry.register("config_reloads", "Reloads of the configuration, by outcome", self.reloads.clone());
         registry.register(
@@ -393,6 +400,11 @@ impl Metrics {
         let outcome = if applied { "applied" } else { "refused" };
         self.reloads.get_or_create(&ReloadLabels { outcome }).inc();
         self.reload_ok.set(i64::from(applied));
+    }
+
+    /// An upgrade failed; one that succeeds is seen by another process's start.
+    pub fn upgrade_failed(&self) {
+        self.upgrades_failed.inc();
     }
 
     /// Access-log lines were dropped.

@@ -24,7 +24,9 @@ use parking_lot::Mutex;
 use crate::prefix::Scale;
 
 pub use drain::{Drain, DrainCause, DrainPhase};
-pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
+pub use ejection::{
+    Admission, Ejection, EjectionCause, EjectionRecord, EjectionSettings, FailureKind, ProbePermit, Transition,
+};
 pub use feed::{EventFeed, EventView, TierCredits};
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
 pub use model::ModelEntry;
@@ -34,7 +36,7 @@ pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
 pub use snapshot::{BackendSnapshot, Credentials, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot};
 pub use timeouts::{TimeLimit, Timeouts};
-pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
+pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter, TrustRecord};
 
 /// Where a backend is reached, as plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

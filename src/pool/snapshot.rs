@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{
@@ -117,7 +118,8 @@ pub struct OtherRouters {
 }
 
 /// What active probes say of a backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Health {
     /// No good probe yet since it was added.
     Starting,

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +53,23 @@ impl Listener {
     /// As `bind(2)`: the address is taken, not local, or not permitted.
     pub async fn bind(address: SocketAddr, tls: Option<Arc<Endpoint>>) -> io::Result<Self> {
         Ok(Self { socket: TcpListener::bind(address).await?, tls, awaits_preface: false })
+    }
+
+    /// The same on a socket that listens already.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn over(socket: std::net::TcpListener, tls: Option<Arc<Endpoint>>) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket: TcpListener::from_std(socket)?, tls, awaits_preface: false })
+    }
+
+    /// The socket once more, for another process. As long as either is open, connections are not refused.
+    ///
+    /// # Errors
+    /// As `dup(2)`.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// Makes it one for HTTP/2 without TLS: a connection that does not begin soon is closed.
