@@ -24,6 +24,8 @@ pub enum Reason {
     NoBackend,
     /// Shed: no room to hold the body.
     NoRoom,
+    /// Rejected: the header was not whole in time.
+    HeaderTimeout,
     /// Rejected: the body did not arrive in time.
     BodyTimeout,
     /// Rejected: every attempt failed.
@@ -137,7 +139,7 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -146,6 +148,7 @@ impl Reason {
         Self::UnknownModel,
         Self::NoBackend,
         Self::NoRoom,
+        Self::HeaderTimeout,
         Self::BodyTimeout,
         Self::UpstreamFailed,
         Self::UpstreamTimeout,
@@ -169,6 +172,7 @@ impl Reason {
             Self::UnknownModel => "unknown_model",
             Self::NoBackend => "no_backend",
             Self::NoRoom => "no_room",
+            Self::HeaderTimeout => "header_timeout",
             Self::BodyTimeout => "body_timeout",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
