@@ -3,10 +3,11 @@
 SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-lint demo test lint bench quality
+.PHONY: help setup setup-lint demo test lint bench fuzz quality
 
 ARGS ?=
 TRACE ?=
+FUZZ_SECONDS ?= 600
 HAVE_BENCHES := $(wildcard benches/*.rs)
 
 help: ## list the targets
@@ -38,6 +39,9 @@ endif
 
 bench: setup ## measure (release build, takes minutes); ARGS=NAME selects
 	cargo bench --locked --bench '*' -- $(ARGS)
+
+fuzz: setup ## run each fuzz target for FUZZ_SECONDS (600); needs a nightly toolchain; ARGS=NAME selects
+	@SECONDS_EACH='$(FUZZ_SECONDS)' sh scripts/fuzz.sh $(ARGS)
 
 quality: setup ## print what every policy does to every workload (release build); TRACE=FILE adds a trace
 	cargo build --release --locked
