@@ -24,8 +24,6 @@ const CHAT: &str = "/v1/chat/completions";
 /// What normal requests may take more of at their 99th percentile.
 const MOST_TIMES: f64 = 1.5;
 
-const BUDGET_BYTES: f64 = (32 << 20) as f64;
-
 /// How much there is of everything.
 struct Scale {
     hostile: usize,
@@ -34,6 +32,7 @@ struct Scale {
     clients: usize,
     requests: usize,
     rounds: usize,
+    budget_mebibytes: u32,
     /// Whether the first round that is good enough is the last.
     is_short: bool,
 }
@@ -43,8 +42,15 @@ const KINDS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_normal_load_hardly_notices_hostile_connections() {
-    let scale =
-        Scale { hostile: 120, pause: Duration::from_secs(1), clients: 4, requests: 100, rounds: 8, is_short: true };
+    let scale = Scale {
+        hostile: 120,
+        pause: Duration::from_secs(1),
+        clients: 4,
+        requests: 100,
+        rounds: 8,
+        budget_mebibytes: 32,
+        is_short: true,
+    };
     measure(&scale).await;
 }
 
@@ -53,8 +59,15 @@ async fn a_normal_load_hardly_notices_hostile_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute and many file descriptors"]
 async fn a_normal_load_hardly_notices_two_thousand_hostile_connections() {
-    let scale =
-        Scale { hostile: 2000, pause: Duration::from_secs(2), clients: 8, requests: 500, rounds: 5, is_short: false };
+    let scale = Scale {
+        hostile: 2000,
+        pause: Duration::from_secs(2),
+        clients: 8,
+        requests: 500,
+        rounds: 5,
+        budget_mebibytes: 256,
+        is_short: false,
+    };
     measure(&scale).await;
 }
 
@@ -74,34 +87,37 @@ async fn measure(scale: &Scale) {
         })
     })
     .await;
-    let limits =
-        "max_buffered_bytes: 32MiB, max_body_bytes: 4MiB, buffer_wait: 100ms, header_timeout: 2s, body_timeout: 4s";
-    let proxy = Setup::of(&fleet).section("limits", limits).start().await;
+    let limits = format!(
+        "max_buffered_bytes: {}MiB, max_body_bytes: 4MiB, buffer_wait: 100ms, header_timeout: 2s, body_timeout: 4s",
+        scale.budget_mebibytes
+    );
+    let proxy = Setup::of(&fleet).section("limits", &limits).start().await;
     normal(proxy.http, scale).await;
     let (mut ratios, mut most_held) = (Vec::new(), 0.0_f64);
     for round in 0..scale.rounds {
-        let without = normal(proxy.http, scale).await;
-        let before = resident_bytes();
+        let before_them = normal(proxy.http, scale).await;
+        let resident = resident_bytes();
         let mut hostile = JoinSet::new();
         for at in 0..scale.hostile {
             hostile.spawn(be_hostile(at, proxy.http, proxy.h2c, scale.pause));
         }
-        common::eventually("they are all there", async || {
-            proxy.metric("connections", "").await >= scale.hostile as f64 * 0.8
+        common::eventually("most of them are there at a time", async || {
+            proxy.metric("connections", "").await >= scale.hostile as f64 * 0.5
         })
         .await;
         let with = normal(proxy.http, scale).await;
         let held = proxy.held().await.body_bytes;
         most_held = most_held.max(held);
-        assert!(held <= BUDGET_BYTES, "{held} bytes of bodies are held");
+        let budget = f64::from(scale.budget_mebibytes) * f64::from(1 << 20);
+        assert!(held <= budget, "{held} bytes of bodies are held");
         let connections = proxy.metric("connections", "").await;
-        let grown = resident_bytes().saturating_sub(before) / 1024;
-        println!(
-            "round {round}: p99 {without:?} alone, {with:?} beside {connections} connections; {grown} KiB more resident",
-        );
-        ratios.push(with.as_secs_f64() / without.as_secs_f64());
+        let grown = resident_bytes().saturating_sub(resident) / 1024;
         hostile.shutdown().await;
         proxy.let_go().await;
+        // The slower of the turns before and after: what else the machine does comes and goes.
+        let alone = before_them.max(normal(proxy.http, scale).await);
+        println!("round {round}: p99 {alone:?} alone, {with:?} beside {connections} connections; {grown} KiB more");
+        ratios.push(with.as_secs_f64() / alone.as_secs_f64());
         if scale.is_short && ratios[round] <= MOST_TIMES {
             break;
         }
