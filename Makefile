@@ -3,12 +3,13 @@
 SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-lint demo test soak lint bench quality
+.PHONY: help setup setup-lint demo test soak lint bench fuzz quality
 
 ARGS ?=
 TRACE ?=
 SOAK_SECONDS ?= 3600
 SOAK_SEED ?= 1
+FUZZ_SECONDS ?= 600
 HAVE_BENCHES := $(wildcard benches/*.rs)
 
 help: ## list the targets
@@ -43,6 +44,9 @@ endif
 
 bench: setup ## measure (release build, takes minutes); ARGS=NAME selects
 	cargo bench --locked --bench '*' -- $(ARGS)
+
+fuzz: setup ## run each fuzz target for FUZZ_SECONDS (600); needs a nightly toolchain; ARGS=NAME selects
+	@SECONDS_EACH='$(FUZZ_SECONDS)' sh scripts/fuzz.sh $(ARGS)
 
 quality: setup ## print what every policy does to every workload (release build); TRACE=FILE adds a trace
 	cargo build --release --locked

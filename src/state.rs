@@ -1,5 +1,6 @@
 //! What the data path, the control loop and the admin listener share.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::sync::Arc;
 
@@ -83,13 +84,10 @@ impl State {
         let callers = Callers::new(&config.auth);
         Ok(Self {
             snapshot: ArcSwap::default(),
-            index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), fastrand::u64(..))),
-            events: Arc::new(ExactIndex::new(bytes(config.locality.max_event_bytes), fastrand::u64(..))),
+            index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), secret())),
+            events: Arc::new(ExactIndex::new(bytes(config.locality.max_event_bytes), secret())),
             shadows: ArcSwap::default(),
-            shadow_index: Arc::new(LocalityIndex::new(
-                bytes(config.locality.max_bytes / SHADOW_PART),
-                fastrand::u64(..),
-            )),
+            shadow_index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes / SHADOW_PART), secret())),
             responses: ResponseOwners::default(),
             connections: Arc::default(),
             faults: Faults::default(),
@@ -183,6 +181,12 @@ fn open_trace(logging: &config::Logging, before: &Recorder) -> Result<Recorder, 
         trace::Target { file, max_bytes, files }
     });
     before.next(target.as_ref()).map_err(|source| LogError { what: "block trace", source })
+}
+
+/// A number that nobody can guess: the standard library's keys come from the system. Not `fastrand`, which is seeded by the
+/// time, and whose numbers clients see as request ids.
+fn secret() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 /// As much as this machine can address.

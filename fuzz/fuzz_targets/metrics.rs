@@ -8,7 +8,7 @@ use warmgate::control::engine::EngineSample;
 fuzz_target!(|text: &str| {
     let sample = EngineSample::read(text);
     for value in [sample.running, sample.waiting, sample.kv_usage].into_iter().flatten() {
-        assert!(value.is_finite() && value >= 0.0, "a gauge is a number: {value}");
+        assert!(value >= 0.0, "a gauge counts something: {value}");
     }
     let _ = EngineSample::read_rank(text, 1).cached_tokens_since(&sample);
 });

@@ -160,7 +160,8 @@ impl<'a> ByRank<'a> {
 // === impl Series ===
 
 impl<'a> Series<'a> {
-    /// Parses a line; `None` for comments, and for what is not a finite sample.
+    /// Parses a line; `None` for comments, and for what is not a finite sample from zero on: all that is read counts
+    /// something.
     fn parse(line: &'a str) -> Option<Self> {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -177,7 +178,8 @@ impl<'a> Series<'a> {
             }
         };
         // A timestamp may follow the value.
-        let value = rest.split_whitespace().next()?.parse::<f64>().ok().filter(|value| value.is_finite())?;
+        let value =
+            rest.split_whitespace().next()?.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)?;
         Some(Self { name: name.trim_end(), labels, value })
     }
 
@@ -258,6 +260,14 @@ sglang:num_pages{dp_rank="0"} 100
         let rank = EngineSample::read_rank(text, 1);
         assert_eq!((rank.running, rank.kv_usage), (Some(5.0), Some(0.9)), "its own alone");
         assert_eq!(rank.block_tokens, Some(16), "what names no rank is everyone's");
+    }
+
+    #[test]
+    fn what_counts_something_is_never_below_zero() {
+        // Found by fuzzing.
+        let text = "sglang:num_queue_reqs{model=\"m\"} -2\nvllm:num_requests_running 3\nvllm:num_requests_running -1\n";
+        let sample = EngineSample::read(text);
+        assert_eq!((sample.waiting, sample.running), (None, Some(3.0)));
     }
 
     #[test]

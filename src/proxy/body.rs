@@ -25,9 +25,9 @@ use crate::config::Limits;
 /// Most bytes that Pingora's retry buffer holds without being truncated (its `BODY_BUF_LIMIT`).
 const RETRY_BUFFER_BYTES: usize = 64 * 1024;
 
-/// What a body reserves first. It doubles as bytes arrive: a stated length is only a claim, and a client that claims
-/// much and sends nothing must not keep others out.
-const FIRST_STEP_BYTES: usize = 64 * 1024;
+/// What a body reserves first. It doubles as bytes arrive: a stated length is only a claim, and clients that claim much and
+/// send a byte now and then must not keep others out, many as they may be.
+const FIRST_STEP_BYTES: usize = 8 * 1024;
 
 /// Unread bytes of a refused body that are read and dropped, so that the client sees the reply and not a reset.
 const DRAIN_BYTES: usize = 256 * 1024;

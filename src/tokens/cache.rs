@@ -9,6 +9,7 @@
 //! was that began so the last time, and is the same if so much text is. JSON of an object ends with its bracket, so that
 //! what follows changes nothing.
 
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -239,8 +240,10 @@ impl Entry {
     }
 }
 
+/// From the system by way of the standard library's keys: `fastrand` alone is seeded by the time.
 fn secret() -> [u8; SECRET_BYTES] {
-    std::array::from_fn(|_| fastrand::u8(..))
+    let mut rng = fastrand::Rng::with_seed(RandomState::new().hash_one(()));
+    std::array::from_fn(|_| rng.u8(..))
 }
 
 /// What a value takes in memory, at most. As deep as JSON is read.

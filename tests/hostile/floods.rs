@@ -22,7 +22,7 @@ async fn flood(proxy: &Proxy, name: &str, mut next: impl FnMut(u32) -> Vec<u8>) 
     wire.write(&[PREFACE, &frame(4, 0, 0, &[])].concat()).await.unwrap();
     let (mut read, mut write) = wire.stream.split();
     let reading = async {
-        let mut space = [0; 4096];
+        let mut space = vec![0; 4096];
         while read.read(&mut space).await.is_ok_and(|length| length > 0) {}
     };
     let mut sent = 0;

@@ -15,8 +15,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Sends a header without end, a byte at a time, until the other side has had enough.
 async fn trickle(client: &mut Client) {
-    let mut bytes = b"POST / HTTP/1.1\r\nhost: test\r\nx: ".iter().copied().chain(std::iter::repeat(b'x'));
-    while let Some(byte) = bytes.next() {
+    let bytes = b"POST / HTTP/1.1\r\nhost: test\r\nx: ".iter().copied().chain(std::iter::repeat(b'x'));
+    for byte in bytes {
         if client.wire.stream.write_all(&[byte]).await.is_err() {
             return;
         }
