@@ -137,7 +137,8 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 18] = [
+    /// All there are.
+    pub const ALL: [Self; 18] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
