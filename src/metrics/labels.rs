@@ -24,6 +24,8 @@ pub enum Reason {
     NoBackend,
     /// Shed: no room to hold the body.
     NoRoom,
+    /// Rejected: the header was not whole in time.
+    HeaderTimeout,
     /// Rejected: the body did not arrive in time.
     BodyTimeout,
     /// Rejected: every attempt failed.
@@ -138,7 +140,7 @@ pub(super) struct BuildLabels {
 
 impl Reason {
     /// All there are.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -147,6 +149,7 @@ impl Reason {
         Self::UnknownModel,
         Self::NoBackend,
         Self::NoRoom,
+        Self::HeaderTimeout,
         Self::BodyTimeout,
         Self::UpstreamFailed,
         Self::UpstreamTimeout,
@@ -170,6 +173,7 @@ impl Reason {
             Self::UnknownModel => "unknown_model",
             Self::NoBackend => "no_backend",
             Self::NoRoom => "no_room",
+            Self::HeaderTimeout => "header_timeout",
             Self::BodyTimeout => "body_timeout",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
