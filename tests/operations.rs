@@ -4,6 +4,7 @@
 //! are not parsed here: `promtool check rules` does that where it is installed.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(clippy::print_stdout, reason = "what is skipped, and what came of it, is for people")]
 
 use std::collections::BTreeSet;
 use std::process::Command;
