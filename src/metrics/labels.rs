@@ -139,7 +139,8 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 19] = [
+    /// All there are.
+    pub const ALL: [Self; 19] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,

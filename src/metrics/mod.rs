@@ -4,6 +4,7 @@
 //! snapshot at scrape time (`admin`), so they cannot drift from it.
 
 mod labels;
+mod process;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -65,6 +66,8 @@ const TOKENIZED: &str = "tokenized";
 #[derive(Debug)]
 pub struct Metrics {
     registry: parking_lot::RwLock<Registry>,
+    /// Apart, as its names have no prefix.
+    process: Registry,
     requests: Family<RequestLabels, Counter>,
     retries: Family<RetryLabels, Counter>,
     attempts: Family<BackendLabels, Counter>,
@@ -107,6 +110,7 @@ impl Metrics {
     pub fn new() -> Self {
         let mut metrics = Self {
             registry: parking_lot::RwLock::new(Registry::with_prefix("warmgate")),
+            process: process::registry(),
             requests: Family::default(),
             retries: Family::default(),
             attempts: Family::default(),
@@ -268,7 +272,8 @@ impl Metrics {
     pub fn render(&self) -> String {
         let mut out = String::with_capacity(16 * 1024);
         // Writing to a String fails only if a metric's own encoding does; what is there is still worth serving.
-        if let Err(error) = text::encode(&mut out, &self.registry.read()) {
+        let encoded = text::encode_registry(&mut out, &self.process);
+        if let Err(error) = encoded.and_then(|()| text::encode(&mut out, &self.registry.read())) {
             log::error!("a metric could not be encoded: {error}");
         }
         out

@@ -94,7 +94,7 @@ impl Chaos {
             7 => inject(Fault::ResetMidUpload, Some(3)),
             8 => inject(Fault::ResetMidStream { after_tokens: tokens }, Some(3)),
             9 => inject(Fault::ErrorMidStream { after_tokens: tokens }, Some(3)),
-            10 => inject(Fault::Status { status: 503, before_body: tokens % 2 == 0 }, Some(5)),
+            10 => inject(Fault::Status { status: 503, before_body: tokens.is_multiple_of(2) }, Some(5)),
             11 => inject(Fault::Stall, Some(2)),
             12 => inject(Fault::StallStream, Some(2)),
             13 => inject(Fault::Freeze, None),

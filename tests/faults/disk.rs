@@ -63,7 +63,8 @@ async fn a_full_disk_costs_log_lines_and_no_requests() {
     let written = hosts::seen_by(process.id(), &access);
     let traced = hosts::seen_by(process.id(), &trace);
     let lost = counter(&process, "warmgate_access_log_dropped_total").await;
-    let (before, lines) = (std::fs::metadata(&written).unwrap().len(), counter(&process, "warmgate_trace_lines_total").await);
+    let (before, lines) =
+        (std::fs::metadata(&written).unwrap().len(), counter(&process, "warmgate_trace_lines_total").await);
     ask("there is room").await;
     eventually("lines are written again", async || std::fs::metadata(&written).unwrap().len() > before).await;
     eventually("the trace too", async || counter(&process, "warmgate_trace_lines_total").await > lines).await;

@@ -142,7 +142,9 @@ impl Endings {
     /// In a line.
     pub(crate) fn text(&self) -> String {
         let Self { whole, left, cut, refused, events, wrong_count, .. } = self;
-        format!("whole {whole}, left {left}, refused {refused:?}, ended by an event {events:?}, cut {cut}, wrong {wrong_count}")
+        format!(
+            "whole {whole}, left {left}, refused {refused:?}, ended by an event {events:?}, cut {cut}, wrong {wrong_count}"
+        )
     }
 }
 
@@ -229,7 +231,8 @@ impl Client {
             .chain((0..length).map(|at| format!("turn {at} of it, with some words more. ").repeat(4)))
             .collect();
         let tokens = self.rng.u64(self.habits.tokens / 4..=self.habits.tokens).max(1);
-        let mut body = json!({"model": "sim-model", "max_tokens": tokens, "messages": [{"role": "user", "content": content}]});
+        let mut body =
+            json!({"model": "sim-model", "max_tokens": tokens, "messages": [{"role": "user", "content": content}]});
         if self.rng.u8(..4) > 0 {
             body["stream"] = true.into();
             body["stream_options"] = json!({"include_usage": true});

@@ -5,6 +5,7 @@
 //! `make soak` runs [`soak`] for an hour.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(clippy::print_stdout, reason = "what is skipped, and what came of it, is for people")]
 
 mod answer;
 mod black_hole;

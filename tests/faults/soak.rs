@@ -40,7 +40,8 @@ impl Memory {
 }
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: a number is expected")))
+    std::env::var(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: a number is expected")))
 }
 
 fn report(started: Instant, fleet: &Fleet, chaos: &Chaos, tally: &Tally) {
@@ -86,6 +87,10 @@ async fn soak() {
     let endings = after.endings();
     assert_eq!(endings.whole, endings.count(), "all is as it was: {}", endings.text());
     let growth = memory.growth();
-    println!("{} requests, {upgrades} upgrades: each got one answer, counters are at 0, memory {:+.1} %", tally.sent(), 100.0 * growth);
+    println!(
+        "{} requests, {upgrades} upgrades: each got one answer, counters are at 0, memory {:+.1} %",
+        tally.sent(),
+        100.0 * growth
+    );
     assert!(growth < GROWTH, "memory grows");
 }
