@@ -52,7 +52,7 @@ pub struct Tokenizer {
     cache: TextCache,
 }
 
-/// Bytes that the cache may take unless set otherwise: some 7 million tokens of conversations, with what was said.
+/// Bytes that the cache may take unless set otherwise: some 6 million tokens of conversations, with what was said.
 pub const CACHE_BYTES: usize = 64 << 20;
 
 // === impl Tokenizer ===
