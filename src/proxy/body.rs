@@ -170,8 +170,10 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     async fn make_room(&mut self, length: usize) -> Result<(), BodyError> {
-        let step = self.room.max(FIRST_STEP_BYTES).min(self.most_bytes.saturating_sub(self.room));
-        let more = step.max(length - self.room);
+        let missing = length - self.room;
+        // In whole steps, since the budget counts in units: rounded up each time, a body would have no room for itself.
+        let step = self.room.max(missing.next_multiple_of(FIRST_STEP_BYTES));
+        let more = step.min(self.most_bytes.saturating_sub(self.room)).max(missing);
         self.budget.reserve(&mut self.reserved, more, self.limits.buffer_wait).await?;
         self.room += more;
         self.body.reserve(self.room - self.body.len());
