@@ -7,6 +7,7 @@
 use super::apart::is_rotated_with;
 use super::exact;
 use super::problem::Found;
+use super::queue;
 use super::reader::{Key, Place, Reader, Section};
 use super::tree::Item;
 use super::values as kind;
@@ -32,7 +33,7 @@ pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// The configuration a file's tree says, or everything that is wrong with it.
@@ -215,6 +216,7 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         section.claim(&section.place_of("name"), "pool name", name);
     }
     let models = models(section);
+    let (max_in_flight, max_pending_prefill) = queue::limits(section);
     let engine = section.value("engine", kind::choice(), Engine::Generic);
     let pool = Pool {
         models,
@@ -232,6 +234,9 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         health: section.section("health", |section| health(section, engine)),
         metrics: section.section("metrics", |section| metrics(section, engine)),
         ejection: section.section("ejection", ejection),
+        max_in_flight,
+        max_pending_prefill,
+        queue: section.section("queue", queue::queue),
         timeouts: section.section("timeouts", timeouts),
         keepalive_idle: section.value("keepalive_idle", kind::duration(millis(100), HOUR), secs(4)),
         backends: backends(section),

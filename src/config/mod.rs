@@ -12,6 +12,7 @@ pub mod check;
 mod exact;
 mod file;
 mod problem;
+mod queue;
 mod reader;
 mod sections;
 mod tree;
@@ -24,7 +25,8 @@ mod tests;
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
     AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, KvEvents, Limits, Listener,
-    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Secret, Server, Timeouts, Tls, Tokenizer,
+    Locality, Logging, MaxInFlight, Metrics, Policy, Pool, Protocol, Queue, Retry, Secret, Server, Timeouts, Tls,
+    Tokenizer,
 };
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 

@@ -2,8 +2,10 @@
 //! `conf/example.yaml`, where a test compares them with it.
 
 mod exact;
+mod queue;
 
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
+pub use queue::{MaxInFlight, Queue};
 
 use super::url::BackendUrl;
 use http::HeaderName;
@@ -193,6 +195,12 @@ pub struct Pool {
     pub metrics: Metrics,
     /// Exclusion because real requests failed.
     pub ejection: Ejection,
+    /// Requests in flight at one backend; auto, or 1 to 1000000, or none.
+    pub max_in_flight: MaxInFlight,
+    /// Prefill pending at one backend, by the time that it takes; 5 s, 10 ms to 1 h, or none.
+    pub max_pending_prefill: Option<Duration>,
+    /// What waits when all backends have that.
+    pub queue: Queue,
     /// Limits of one attempt.
     pub timeouts: Timeouts,
     /// How long an idle upstream connection is kept; 4 s, 100 ms to 1 h. Engines on uvicorn close theirs after 5 s.

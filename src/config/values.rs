@@ -3,7 +3,7 @@
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
 use super::tree::Node;
-use super::{AccessLog, Choice, Secret, url::BackendUrl};
+use super::{AccessLog, Choice, MaxInFlight, Secret, url::BackendUrl};
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -113,6 +113,25 @@ pub(super) fn duration(least: Duration, most: Duration) -> Kind<Duration> {
             _ => None,
         }
         .ok_or_else(String::new)
+    })
+}
+
+/// The same, or `none` as `None`.
+pub(super) fn duration_or_none(least: Duration, most: Duration) -> Kind<Option<Duration>> {
+    let duration = duration(least, most);
+    Kind::new(format!("none, or {}", duration.right), move |node| match node {
+        Node::Text(text) if text == "none" => Ok(None),
+        _ => duration.read(node).map(Some),
+    })
+}
+
+/// A limit of requests in flight.
+pub(super) fn in_flight_limit() -> Kind<MaxInFlight> {
+    let number = count(1_000_000);
+    Kind::new(format!("auto, none, or {}", number.right), move |node| match node {
+        Node::Text(text) if text == "auto" => Ok(MaxInFlight::Auto),
+        Node::Text(text) if text == "none" => Ok(MaxInFlight::Unlimited),
+        _ => number.read(node).map(MaxInFlight::Requests),
     })
 }
 

@@ -26,6 +26,8 @@ pub use reload::{Refused, Reloaded};
 pub use tokenizers::{TokenizerError, check_tokenizers};
 
 use crate::config::Config;
+use crate::pool::Snapshot;
+use crate::queue::Room;
 use crate::state::State;
 use crate::{systemd, time, without_stalling};
 use probe::Report;
@@ -75,6 +77,13 @@ pub fn start(state: Arc<State>, source: Option<PathBuf>) -> Result<(Handle, Join
     let mut control = Loop { state, source: source.map(Source::new), table, tokenizers };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
+}
+
+/// Lets those that wait for room look again: something about backends has changed, or time has.
+fn stir(snapshot: &Snapshot) {
+    for pool in snapshot.pools() {
+        pool.pool.line().stir(Room::Anywhere);
+    }
 }
 
 // === impl Handle ===
@@ -127,7 +136,10 @@ impl Loop {
                 },
                 Some(report) = reports.recv() => self.observe(report, &mut reports),
                 () = news.next() => self.follow_file(),
-                _ = tick.tick() => self.table.tick(time::now()),
+                _ = tick.tick() => {
+                    self.table.tick(time::now());
+                    stir(&self.state.snapshot.load());
+                }
             }
         }
     }
@@ -164,7 +176,9 @@ impl Loop {
 
     fn publish(&mut self) {
         let snapshot = self.table.snapshot();
-        self.state.snapshot.store(Arc::new(snapshot));
+        let before = self.state.snapshot.swap(Arc::new(snapshot));
+        stir(&before);
+        stir(&self.state.snapshot.load());
     }
 
     fn follow_file(&mut self) {

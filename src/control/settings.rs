@@ -8,9 +8,10 @@ use super::probe::{BackendId, Watched};
 use crate::client::Connections;
 use crate::config;
 use crate::pool::{
-    Backend, CostModel, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings, TierCredits,
-    Timeouts,
+    Backend, CostModel, EjectionSettings, EngineState, InFlightLimit, Limits, Origin, Policy, PolicyKind, Polled,
+    Priorities, RetrySettings, TierCredits, Timeouts,
 };
+use crate::queue::QueueSettings;
 use crate::time::Moment;
 
 pub(super) fn origin(url: &config::BackendUrl) -> Origin {
@@ -71,6 +72,24 @@ pub(super) fn retry(retry: &config::Retry) -> RetrySettings {
         return RetrySettings { share: 0.0, floor_per_second: 0.0 };
     }
     RetrySettings { share: retry.budget, ..RetrySettings::default() }
+}
+
+pub(super) fn limits(pool: &config::Pool) -> Limits {
+    let in_flight = match pool.max_in_flight {
+        config::MaxInFlight::Auto => InFlightLimit::Auto,
+        config::MaxInFlight::Unlimited => InFlightLimit::Unlimited,
+        config::MaxInFlight::Requests(most) => InFlightLimit::Requests(most),
+    };
+    Limits { in_flight, max_pending_prefill: pool.max_pending_prefill }
+}
+
+pub(super) fn queue(pool: &config::Pool) -> QueueSettings {
+    let config::Queue { max_requests, max_bytes, max_wait, .. } = pool.queue;
+    QueueSettings { max_requests, max_bytes, max_wait }
+}
+
+pub(super) fn priorities(pool: &config::Pool) -> Priorities {
+    Priorities { header: pool.queue.priority_header.clone(), by_field: pool.queue.priority_field }
 }
 
 pub(super) fn timeouts(pool: &config::Pool) -> Timeouts {

@@ -24,6 +24,8 @@ pub enum Reason {
     NoBackend,
     /// Shed: no room to hold the body.
     NoRoom,
+    /// Shed: every backend is full, and waiting was no use.
+    Shed,
     /// Rejected: the body did not arrive in time.
     BodyTimeout,
     /// Rejected: every attempt failed.
@@ -118,7 +120,7 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -127,6 +129,7 @@ impl Reason {
         Self::UnknownModel,
         Self::NoBackend,
         Self::NoRoom,
+        Self::Shed,
         Self::BodyTimeout,
         Self::UpstreamFailed,
         Self::UpstreamTimeout,
@@ -146,6 +149,7 @@ impl Reason {
             Self::UnknownModel => "unknown_model",
             Self::NoBackend => "no_backend",
             Self::NoRoom => "no_room",
+            Self::Shed => "shed",
             Self::BodyTimeout => "body_timeout",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",

@@ -4,6 +4,7 @@
 //! snapshot at scrape time (`admin`), so they cannot drift from it.
 
 mod labels;
+mod queue;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -22,6 +23,7 @@ use crate::tokens::NotTokenized;
 
 pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
 use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels, TokenizerLabels, TrustLabels};
+pub use queue::{PriorityLabels, QueueMetrics};
 
 /// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
 const TTFT_BUCKETS: [f64; 16] =
@@ -64,6 +66,8 @@ const TOKENIZED: &str = "tokenized";
 /// The registry and the handles into it. Written by every part of the program, read by scrapes.
 #[derive(Debug)]
 pub struct Metrics {
+    /// Of the requests that wait.
+    pub queue: QueueMetrics,
     registry: parking_lot::RwLock<Registry>,
     requests: Family<RequestLabels, Counter>,
     retries: Family<RetryLabels, Counter>,
@@ -102,6 +106,7 @@ impl Metrics {
     /// All metrics, registered, at zero.
     pub fn new() -> Self {
         let mut metrics = Self {
+            queue: QueueMetrics::new(),
             registry: parking_lot::RwLock::new(Registry::with_prefix("warmgate")),
             requests: Family::default(),
             retries: Family::default(),
@@ -130,6 +135,7 @@ impl Metrics {
         metrics.register_requests();
         metrics.register_tokens();
         metrics.register_operation();
+        metrics.queue.register(metrics.registry.get_mut());
         metrics
     }
 
@@ -261,6 +267,7 @@ impl Metrics {
             let _ = family.get_or_create(&labels);
         }
         let _ = self.tokenized.get_or_create(&TokenizerLabels { pool: Arc::clone(pool), outcome: TOKENIZED });
+        self.queue.introduce(pool);
     }
 
     /// A backend is there: its series start at zero, but for those by status, which are too many.
@@ -389,6 +396,7 @@ impl Metrics {
         for outcome in [TOKENIZED].into_iter().chain(NotTokenized::WORDS) {
             self.tokenized.remove(&TokenizerLabels { pool: Arc::clone(pool), outcome });
         }
+        self.queue.forget(pool);
         // Of requests for which no backend was chosen.
         self.forget(&BackendLabels { pool: Arc::clone(pool), backend: Arc::default() });
     }

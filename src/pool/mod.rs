@@ -6,6 +6,7 @@
 
 mod ejection;
 mod feed;
+mod limits;
 mod load;
 mod model;
 mod policy;
@@ -20,16 +21,21 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::prefix::Scale;
+use crate::queue::Line;
 
 pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
 pub use feed::{EventFeed, EventView, TierCredits};
+pub use limits::{Fill, InFlightLimit, Limits};
+
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
 pub use model::ModelEntry;
 pub use policy::{CostModel, Policy, PolicyKind};
 pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
-pub use snapshot::{BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot, Timeouts};
+pub use snapshot::{
+    BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Priorities, Snapshot, Timeouts,
+};
 pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
 
 /// Where a backend is reached, as plain data.
@@ -60,6 +66,7 @@ pub struct Pool {
     name: Arc<str>,
     retry_budget: RetryBudget,
     scale: Scale,
+    line: Arc<Line>,
     /// The number of the next decision. Its lock also makes decisions of the pool follow one another.
     turn: Mutex<u64>,
 }
@@ -129,7 +136,13 @@ impl Backend {
 impl Pool {
     /// A pool that has taken no decision yet. `name` is its label in logs and metrics, `scale` its model's.
     pub fn new(name: impl Into<Arc<str>>, scale: Scale) -> Self {
-        Self { name: name.into(), retry_budget: RetryBudget::default(), scale, turn: Mutex::new(0) }
+        Self {
+            name: name.into(),
+            retry_budget: RetryBudget::default(),
+            scale,
+            line: Arc::default(),
+            turn: Mutex::new(0),
+        }
     }
 
     /// The label.
@@ -140,6 +153,11 @@ impl Pool {
     /// What may be spent on retries.
     pub fn retry_budget(&self) -> &RetryBudget {
         &self.retry_budget
+    }
+
+    /// The requests that wait for room at its backends.
+    pub fn line(&self) -> &Arc<Line> {
+        &self.line
     }
 
     /// How the bytes of its prompts become tokens and blocks.

@@ -10,14 +10,15 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use smallvec::SmallVec;
 
 use super::{
-    Admission, Backend, EjectionSettings, EventView, ModelEntry, Policy, Pool, PoolRate, RetrySettings, TierCredits,
-    Trust,
+    Admission, Backend, EjectionSettings, EventView, Fill, Limits, ModelEntry, Policy, Pool, PoolRate, RetrySettings,
+    TierCredits, Trust,
 };
 use crate::locality::{ExactTenant, Tenant};
+use crate::queue::{Priority, QueueSettings};
 use crate::time::Moment;
 use crate::tokens;
 
@@ -48,6 +49,12 @@ pub struct PoolSnapshot {
     pub ejection: EjectionSettings,
     /// What it may retry.
     pub retry: RetrySettings,
+    /// How much one backend is given at a time.
+    pub limits: Limits,
+    /// How many requests wait when all have that.
+    pub queue: QueueSettings,
+    /// What says how urgent a request is.
+    pub priorities: Priorities,
     /// How long one attempt may take.
     pub timeouts: Timeouts,
     /// The header that names a request's session, if one does.
@@ -60,6 +67,15 @@ pub struct PoolSnapshot {
     pub silent_after: NonZeroU32,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
+}
+
+/// What may say how urgent a request is; nothing, by default, makes all alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Priorities {
+    /// The header that names it.
+    pub header: Option<HeaderName>,
+    /// Whether the number `priority` in a body does: below 0 is high, above it low.
+    pub by_field: bool,
 }
 
 /// Limits of one attempt at a backend.
@@ -203,6 +219,9 @@ impl PoolSnapshot {
             policy: Policy::default(),
             ejection: EjectionSettings::default(),
             retry: RetrySettings::default(),
+            limits: Limits::default(),
+            queue: QueueSettings::default(),
+            priorities: Priorities::default(),
             timeouts: Timeouts::default(),
             session_header: None,
             tokenizer: None,
@@ -216,6 +235,13 @@ impl PoolSnapshot {
     /// Whether a request could be served now, without failing open.
     pub fn can_serve(&self, now: Moment) -> bool {
         self.backends.iter().any(|backend| backend.can_serve(now))
+    }
+
+    /// How `backend`, one of its own, stands to its limits.
+    pub fn fill(&self, backend: &BackendSnapshot, now: Moment) -> Fill {
+        let load = backend.backend.load().view(now);
+        let engine = backend.engine.current(self.policy.stale_after, now);
+        self.limits.fill(&load, &engine, self.rate().for_backend(load.rate))
     }
 
     /// The sizes of block that its backends' events have, tokens.
@@ -239,6 +265,23 @@ impl PoolSnapshot {
     /// The prefill rate of its backends together.
     pub fn rate(&self) -> PoolRate {
         PoolRate::of(self.backends.iter().map(|backend| backend.backend.load().rate()))
+    }
+}
+
+// === impl Priorities ===
+
+impl Priorities {
+    /// The priority of a request with these header fields and this number in its body. The header comes first. What says
+    /// nothing that is known is [`Priority::Normal`].
+    pub fn priority(&self, headers: &HeaderMap, field: Option<i64>) -> Priority {
+        let named = self.header.as_ref().and_then(|name| headers.get(name)).and_then(|value| value.to_str().ok());
+        let by_header = named.and_then(|name| Priority::named(name.trim()));
+        let by_field = field.filter(|_| self.by_field).map(|number| match number {
+            ..0 => Priority::High,
+            0 => Priority::Normal,
+            1.. => Priority::Low,
+        });
+        by_header.or(by_field).unwrap_or_default()
     }
 }
 
@@ -300,6 +343,11 @@ impl BackendSnapshot {
 // === impl EngineState ===
 
 impl EngineState {
+    /// The same without a reading that is older than `limit`.
+    pub fn current(&self, limit: Duration, now: Moment) -> Self {
+        Self { polled: self.polled_within(limit, now), ..*self }
+    }
+
     /// The last reading, if it is no older than `limit`.
     pub fn polled_within(&self, limit: Duration, now: Moment) -> Option<Polled> {
         self.polled.filter(|polled| now.since(polled.observed_at) <= limit)
@@ -340,6 +388,20 @@ mod tests {
         assert_eq!(name_for(&one, Some("other")), None, "the only pool does not serve a model it does not name");
         assert_eq!(name_for(&one, None).as_deref(), Some("a"), "a request without a model can only mean it");
         assert_eq!(name_for(&Snapshot::default(), None), None);
+    }
+
+    #[test]
+    fn only_what_is_configured_says_how_urgent_a_request_is() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-priority", "High".parse().unwrap());
+        let silent = Priorities::default();
+        assert_eq!(silent.priority(&headers, Some(9)), Priority::Normal);
+        let both = Priorities { header: Some(HeaderName::from_static("x-priority")), by_field: true };
+        assert_eq!(both.priority(&headers, Some(9)), Priority::High, "the header comes first");
+        let by_number = [-1, 0, 1].map(|number| both.priority(&HeaderMap::new(), Some(number)));
+        assert_eq!(by_number, Priority::ALL);
+        headers.insert("x-priority", "now!".parse().unwrap());
+        assert_eq!(both.priority(&headers, None), Priority::Normal);
     }
 
     #[test]

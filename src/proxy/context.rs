@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
@@ -17,6 +18,7 @@ use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
 use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot};
+use crate::queue::{Line, Room};
 use crate::request::ResponseReader;
 use crate::shadow::ShadowInFlight;
 use crate::state::State;
@@ -47,6 +49,10 @@ pub struct RequestContext {
     pub(super) tried: SmallVec<[usize; 4]>,
     /// A pooled connection turned out to be stale: once a request, that is nobody's fault.
     pub(super) was_stale: bool,
+    /// How long it has waited for room, if it had to.
+    pub(super) queued: Option<Duration>,
+    /// Until when it may, if it had to.
+    pub(super) wait_until: Option<Moment>,
     pub(super) answer: Answer,
     /// Why we reply ourselves.
     pub(super) reject: Option<Reject>,
@@ -81,8 +87,16 @@ pub(super) struct Attempt {
     /// Times that its engine had lost all it had when the request went there.
     pub(super) clears: u64,
     pub(super) in_flight: InFlight,
+    /// Behind `in_flight`, so that it is dropped after it.
+    pub(super) room: TakenRoom,
     pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
     pub(super) probe: Option<ProbePermit>,
+}
+
+/// What a request has taken of its backend's room. Those that wait look for room when it is dropped.
+pub(super) struct TakenRoom {
+    line: Arc<Line>,
+    backend: u64,
 }
 
 /// What was seen of the response.
@@ -121,6 +135,8 @@ impl RequestContext {
             attempts: 0,
             tried: SmallVec::new(),
             was_stale: false,
+            queued: None,
+            wait_until: None,
             answer: Answer::default(),
             reject: None,
         }
@@ -166,10 +182,45 @@ impl Drop for RequestContext {
     }
 }
 
+// === impl TakenRoom ===
+
+impl TakenRoom {
+    pub(super) fn at(pool: &PoolSnapshot, backend: &Backend) -> Self {
+        Self { line: Arc::clone(pool.pool.line()), backend: backend.identity() }
+    }
+
+    /// There may be more room there: what it has in flight has become less work.
+    pub(super) fn stir(&self) {
+        self.line.stir(Room::At(self.backend));
+    }
+}
+
+impl Drop for TakenRoom {
+    fn drop(&mut self) {
+        self.stir();
+    }
+}
+
 // === impl Route ===
 
 impl Route {
     pub(super) fn pool(&self) -> &PoolSnapshot {
         &self.snapshot.pools()[self.pool]
+    }
+
+    /// Takes the view that is published now, and names the backends of `tried` by their places in it. False if the pool is
+    /// no longer there; nothing has changed then.
+    pub(super) fn renew(&mut self, published: &Arc<Snapshot>, tried: &mut SmallVec<[usize; 4]>) -> bool {
+        if self.snapshot.generation() == published.generation() {
+            return true;
+        }
+        let Some(pool) = published.pool_named(self.pool().pool.name()) else { return false };
+        let place = |old: &usize| {
+            let backend = &self.pool().backends.get(*old)?.backend;
+            published.pools()[pool].backends.iter().position(|new| Arc::ptr_eq(&new.backend, backend))
+        };
+        *tried = tried.iter().filter_map(place).collect();
+        (self.snapshot, self.pool) = (Arc::clone(published), pool);
+        true
     }
 }

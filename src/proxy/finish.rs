@@ -148,6 +148,7 @@ fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRe
         reported_prompt_tokens: usage.map(|usage| usage.prompt_tokens),
         reported_cached_tokens: usage.and_then(|usage| usage.cached_tokens),
         output_tokens: usage.map(|usage| usage.output_tokens),
+        queued_millis: ctx.queued.map(|time| time.as_secs_f64() * 1e3),
         decision_micros: route.map(|route| route.decision_micros),
         ttft_millis: record.ttft_seconds.map(|seconds| seconds * 1e3),
         duration_millis: record.duration_seconds * 1e3,

@@ -1,7 +1,8 @@
 //! The data path: one request from its header to its log line.
 //!
 //! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`mod@plan`]
-//! says what the request asks of routing, [`peer`] chooses and connects, [`response`] watches the answer, [`reject`]
+//! says what the request asks of routing, [`waiting`] finds it a backend with room, [`peer`] says how to
+//! connect, [`response`] watches the answer, [`reject`]
 //! and [`reply`] make our own error replies, [`finish`] counts and logs.
 
 mod blocks;
@@ -19,6 +20,7 @@ mod reply;
 mod response;
 mod retry;
 mod trace;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,8 +72,8 @@ impl ProxyHttp for Gateway {
         intake::take(&self.state, session, ctx).await
     }
 
-    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
-        peer::choose(&self.state, ctx)
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
+        peer::choose(&self.state, session, ctx).await
     }
 
     fn fail_to_connect(

@@ -7,11 +7,13 @@ use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::Result;
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_http::RequestHeader;
+use pingora_proxy::Session;
 
-use super::context::{Attempt, RequestContext, Route};
+use super::context::{Attempt, RequestContext, Route, TakenRoom};
 use super::linger;
 use super::plan::owner_index;
 use super::reject::Reject;
+use super::waiting::{self, Found};
 use crate::pool::{BackendSnapshot, Prediction};
 use crate::routing::{self, Dispatched, NoBackend, Pass};
 use crate::shadow::{self, Replay, ShadowInFlight};
@@ -22,23 +24,11 @@ use crate::time::{self, Moment};
 const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
 
 /// Chooses, accounts for the choice and returns where to connect.
-pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+pub(super) async fn choose(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
     // Gives back what a failed attempt had taken.
     ctx.attempt = None;
+    let Found { matched, dispatched, started } = waiting::find(state, session, ctx).await?;
     let Some(route) = &mut ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
-    let started = time::now();
-    let matched = route.plan.matched(&state.index, &state.events, route.pool());
-    let dispatched = match dispatch(route, &matched.tokens, &ctx.tried) {
-        Ok(dispatched) => dispatched,
-        Err(NoBackend { .. }) => {
-            let pool = route.pool().pool.name().to_string();
-            let reject = match ctx.attempts {
-                0 => Reject::NoBackend { pool },
-                attempts => Reject::UpstreamFailed { attempts },
-            };
-            return Err(ctx.refuse(reject));
-        }
-    };
     route.decision_micros = time::now().since(started).as_micros().try_into().unwrap_or(u64::MAX);
     ctx.attempts += 1;
     if ctx.attempts == 1 {
@@ -66,21 +56,28 @@ pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
     matches!(filtered.pass, Pass::Normal | Pass::FailOpen)
 }
 
-fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
+/// Chooses a backend that has room and accounts for the choice.
+pub(super) fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
     let (pool, plan) = (route.pool(), &route.plan);
-    let only = plan.owner.as_ref().and_then(|owner| owner_index(pool, owner));
     let (query, answer, now) = (plan.query(), plan.answer(), time::now());
     let mut rng = fastrand::Rng::new();
-    if let Some(only) = only.filter(|only| !tried.contains(only)) {
+    if let Some(only) = owner(route, tried) {
         // Tried first where it can serve at all; if not, another may still know what to answer.
         let others: Vec<usize> = (0..pool.backends.len()).filter(|&index| index != only).collect();
-        if let Ok(dispatched) = routing::dispatch(pool, &query, matched, &others, answer, now, &mut rng)
-            && dispatched.decision.index == only
-        {
-            return Ok(dispatched);
+        match routing::dispatch(pool, &query, matched, &others, answer, now, &mut rng) {
+            Ok(dispatched) if dispatched.decision.index == only => return Ok(dispatched),
+            // It can, and will.
+            Err(none) if none.full.iter().any(|full| full.index == only) => return Err(none),
+            _ => {}
         }
     }
     routing::dispatch(pool, &query, matched, tried, answer, now, &mut rng)
+}
+
+/// The backend that has what the request refers to, unless it was tried.
+pub(super) fn owner(route: &Route, tried: &[usize]) -> Option<usize> {
+    let owner = route.plan.owner.as_ref()?;
+    owner_index(route.pool(), owner).filter(|only| !tried.contains(only))
 }
 
 fn count(state: &State, route: &Route, dispatched: &Dispatched) {
@@ -123,6 +120,7 @@ fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Pre
         prediction,
         clears: linger::clears(&chosen.feeds),
         in_flight: dispatched.in_flight,
+        room: TakenRoom::at(route.pool(), &chosen.backend),
         blocks,
         probe: dispatched.permit,
     }

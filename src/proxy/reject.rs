@@ -13,10 +13,14 @@ use serde::Serialize;
 use super::body::BodyError;
 use super::finish::shortened;
 use crate::metrics::Reason;
+use crate::queue::Refusal;
 use crate::request::ReadError;
 
 /// Longest part of a model's name that is repeated in a message.
 const MAX_NAME_BYTES: usize = 128;
+
+/// Longest `Retry-After`: OpenAI's libraries take a longer one for no advice at all.
+const MAX_RETRY_AFTER_SECONDS: u32 = 60;
 
 /// Why a request gets no backend's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +60,15 @@ pub enum Reject {
     },
     /// A backend did not reply in time.
     UpstreamTimeout,
+    /// The pool's backends are full, and waiting is no use.
+    Shed {
+        /// Why it does not wait, or no longer.
+        refusal: Refusal,
+        /// The pool's name.
+        pool: String,
+        /// When what waits will be gone, as far as that is known.
+        estimate: Duration,
+    },
     /// The request header is not valid HTTP.
     BadRequest,
     /// A protocol upgrade was asked for.
@@ -89,6 +102,8 @@ impl Reject {
             Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
             Self::NoBackend { .. } | Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
+            // Not 503, which would say that the service is down: balancers in front would go elsewhere.
+            Self::Shed { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::UpstreamFailed { .. } => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -103,6 +118,7 @@ impl Reject {
             Self::UnknownModel { .. } => Reason::UnknownModel,
             Self::NoBackend { .. } => Reason::NoBackend,
             Self::NoRoom => Reason::NoRoom,
+            Self::Shed { .. } => Reason::Shed,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::UpstreamFailed { .. } => Reason::UpstreamFailed,
             Self::UpstreamTimeout => Reason::UpstreamTimeout,
@@ -112,7 +128,11 @@ impl Reject {
 
     /// Seconds after which a client may try again, where that can help.
     pub fn retry_after_seconds(&self) -> Option<u32> {
-        matches!(self, Self::NoBackend { .. } | Self::NoRoom).then_some(1)
+        match self {
+            Self::NoBackend { .. } | Self::NoRoom => Some(1),
+            Self::Shed { estimate, .. } => Some(retry_after(*estimate)),
+            _ => None,
+        }
     }
 
     fn code(&self) -> &'static str {
@@ -126,6 +146,12 @@ impl Reject {
             Self::UnknownModel { .. } => "model_not_found",
             Self::NoBackend { .. } => "no_backend",
             Self::NoRoom => "overloaded",
+            Self::Shed { refusal, .. } => match refusal {
+                Refusal::Full => "queue_full",
+                Refusal::TooLong => "queue_too_long",
+                Refusal::TimedOut => "queue_timed_out",
+                Refusal::Displaced => "queue_displaced",
+            },
             Self::BodyTimeout(_) => "body_timeout",
             Self::UpstreamFailed { .. } => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
@@ -156,6 +182,7 @@ impl Reject {
             Self::NoRoom => {
                 "Too many request bytes are held at the moment (limits.max_buffered_bytes). Try again shortly.".into()
             }
+            Self::Shed { refusal, pool, estimate } => shed(*refusal, pool, *estimate),
             Self::BodyTimeout(limit) => {
                 format!("The request body did not arrive within {limit:?} (limits.body_timeout).")
             }
@@ -171,10 +198,13 @@ impl Reject {
 
     /// The reply's body.
     pub fn body(&self) -> Bytes {
-        let is_clients_fault = self.status().is_client_error();
         let error = ErrorBody {
             message: self.message(),
-            r#type: if is_clients_fault { "invalid_request_error" } else { "server_error" },
+            r#type: match self.status() {
+                StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+                status if status.is_client_error() => "invalid_request_error",
+                _ => "server_error",
+            },
             param: matches!(self, Self::UnknownModel { .. }).then_some("model"),
             code: self.code(),
         };
@@ -196,6 +226,23 @@ impl Reject {
         }
         Ok(Box::new(header))
     }
+}
+
+fn shed(refusal: Refusal, pool: &str, estimate: Duration) -> String {
+    let seconds = retry_after(estimate);
+    let what = match refusal {
+        Refusal::Full => "its queue is full (queue.max_requests, queue.max_bytes)",
+        Refusal::TooLong => "what waits already takes longer than a request may wait (queue.max_wait)",
+        Refusal::TimedOut => "the request has waited for as long as it may (queue.max_wait)",
+        Refusal::Displaced => "its queue is full, and a more urgent request took this one's place",
+    };
+    format!("All backends of pool `{pool}` are busy, and {what}. Try again in {seconds} s.")
+}
+
+/// Whole seconds, at least one, and no more than client libraries heed.
+fn retry_after(estimate: Duration) -> u32 {
+    let seconds = estimate.as_secs().saturating_add(u64::from(estimate.subsec_nanos() > 0));
+    seconds.clamp(1, MAX_RETRY_AFTER_SECONDS.into()) as u32
 }
 
 impl From<BodyError> for Reject {
@@ -244,6 +291,11 @@ mod tests {
         let header = Reject::NoRoom.header(2, "id").unwrap();
         assert_eq!(header.status, 503);
         assert_eq!(header.headers["retry-after"], "1");
+        let full =
+            |millis| Reject::Shed { refusal: Refusal::Full, pool: "p".into(), estimate: Duration::from_millis(millis) };
+        let retry_after = |millis| full(millis).header(2, "id").unwrap().headers["retry-after"].clone();
+        assert_eq!([0, 1_000, 1_001, 10_000_000].map(retry_after), ["1", "1", "2", "60"]);
+        assert_eq!(full(0).header(2, "id").unwrap().status, 429);
         assert!(!Reject::UpstreamTimeout.header(2, "id").unwrap().headers.contains_key("retry-after"));
     }
 }

@@ -167,6 +167,7 @@ fn see(state: &Arc<State>, bytes: &[u8], ctx: &mut RequestContext) {
     }
     ctx.answer.first_token = Some(now);
     attempt.in_flight.first_token(now);
+    attempt.room.stir();
     linger::computed(state, ctx);
     retry::record_success(ctx);
 }

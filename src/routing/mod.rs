@@ -8,11 +8,13 @@
 mod cost;
 mod dispatch;
 mod filter;
+mod outlook;
 mod pick;
 
 pub use cost::{CostTerms, Costs, score, work};
 pub use dispatch::{Dispatched, NoBackend, dispatch};
 pub use filter::{Exclusion, Filtered, Pass, candidates};
+pub use outlook::Outlook;
 
 use std::num::NonZeroU32;
 

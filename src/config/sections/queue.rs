@@ -1,0 +1,31 @@
+//! The sections about overload: how much a backend is given, and what waits when all have that.
+
+use http::HeaderName;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// Requests that wait because every backend of a pool is full.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queue {
+    /// Most requests that wait; 1024, 0 (none waits) to 100000.
+    pub max_requests: u32,
+    /// Most bytes of their bodies; 256 MiB, 1 MiB to 1024 GiB.
+    pub max_bytes: u64,
+    /// How long one may wait for its first token, its prefill included as far as that is known; 30 s, 100 ms to 1 h.
+    pub max_wait: Duration,
+    /// The request header that says how urgent it is; `None`, in the file none.
+    pub priority_header: Option<HeaderName>,
+    /// Whether the field `priority` in bodies says so; false.
+    pub priority_field: bool,
+}
+
+/// Requests in flight at one backend (`max_in_flight`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxInFlight {
+    /// What the engine can do, by what it says (`auto`).
+    Auto,
+    /// No limit (`none`).
+    Unlimited,
+    /// This many.
+    Requests(NonZeroU32),
+}
