@@ -97,10 +97,10 @@ pub(super) async fn find(state: &State, session: &mut Session, ctx: &mut Request
     found
 }
 
-/// How long a request may wait of `max_wait`, whose first token takes so long once it is sent. At least half, so that a
-/// long prefill is no reason to refuse.
+/// How long a request may wait of `max_wait`, whose first token takes about so long once it is sent: what engines do is
+/// foreseen within a tenth of the whole. At least half, so that a long prefill is no reason to refuse.
 fn allowed(max_wait: Duration, ttft: Duration) -> Duration {
-    max_wait.saturating_sub(ttft).max(max_wait / 2)
+    max_wait.saturating_sub(ttft.saturating_add(max_wait / 10)).max(max_wait / 2)
 }
 
 async fn wait(

@@ -1,10 +1,15 @@
 //! Overload: what waits when every backend is full, who goes first, who is refused and with what words.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test ends where something is not as it should be, and shows its figures"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod goodput;
 mod order;
 mod refusals;
 mod waits;
