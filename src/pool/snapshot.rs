@@ -53,6 +53,8 @@ pub struct PoolSnapshot {
     pub limits: Limits,
     /// How many requests wait when all have that.
     pub queue: QueueSettings,
+    /// How often a streamed request that waits is given a sign of life.
+    pub keep_alive: Option<Duration>,
     /// What says how urgent a request is.
     pub priorities: Priorities,
     /// How long one attempt may take.
@@ -221,6 +223,7 @@ impl PoolSnapshot {
             retry: RetrySettings::default(),
             limits: Limits::default(),
             queue: QueueSettings::default(),
+            keep_alive: None,
             priorities: Priorities::default(),
             timeouts: Timeouts::default(),
             session_header: None,

@@ -8,10 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use pingora_core::{Error, ErrorType};
+use pingora_proxy::Session;
 use smallvec::SmallVec;
 
 use super::body::Buffered;
 use super::finish;
+use super::keep_alive::Unstreamed;
 use super::plan::Plan;
 use super::reject::Reject;
 use crate::lifecycle::RequestGuard;
@@ -53,6 +55,8 @@ pub struct RequestContext {
     pub(super) queued: Option<Duration>,
     /// Until when it may, if it had to.
     pub(super) wait_until: Option<Moment>,
+    /// Whether the header of an event stream was sent while it waited ([`super::keep_alive`]).
+    pub(super) is_opened: bool,
     pub(super) answer: Answer,
     /// Why we reply ourselves.
     pub(super) reject: Option<Reject>,
@@ -107,6 +111,8 @@ pub(super) struct Answer {
     pub(super) status: Option<u16>,
     pub(super) is_success: bool,
     pub(super) is_stream: bool,
+    /// It is no event stream, and has to be an event of one that was opened.
+    pub(super) unstreamed: Option<Unstreamed>,
     pub(super) first_token: Option<Moment>,
     /// Informational responses before it.
     pub(super) informational: u32,
@@ -137,6 +143,7 @@ impl RequestContext {
             was_stale: false,
             queued: None,
             wait_until: None,
+            is_opened: false,
             answer: Answer::default(),
             reject: None,
         }
@@ -147,6 +154,14 @@ impl RequestContext {
         let error = Error::explain(ErrorType::HTTPStatus(reject.status().as_u16()), "refused");
         self.reject = Some(reject);
         error
+    }
+
+    /// Whether anything of a backend's answer was sent downstream. A header that we sent by ourselves is nothing of it.
+    pub(super) fn has_begun(&self, session: &Session) -> bool {
+        match self.is_opened {
+            true => self.answer.status.is_some(),
+            false => session.response_written().is_some_and(|header| !header.status.is_informational()),
+        }
     }
 
     /// Puts the held body in place of what Pingora's retry buffer holds.

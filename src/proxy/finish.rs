@@ -71,7 +71,8 @@ fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason
 fn outcome(session: &Session, error: Option<&Error>, ctx: &RequestContext) -> (u16, Reason) {
     let written = session.response_written().map(|header| header.status.as_u16()).filter(|&status| status >= 200);
     if let Some(reject) = &ctx.reject {
-        return (reject.status().as_u16(), reject.reason());
+        // Where a stream had been opened its status was sent by then.
+        return (written.unwrap_or(reject.status().as_u16()), reject.reason());
     }
     match (error, written) {
         (Some(error), _) if *error.esource() == ErrorSource::Downstream => {

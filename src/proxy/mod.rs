@@ -10,6 +10,7 @@ pub mod body;
 mod context;
 mod finish;
 mod intake;
+mod keep_alive;
 mod linger;
 mod matched;
 mod models;
@@ -121,7 +122,8 @@ impl ProxyHttp for Gateway {
         header: &mut ResponseHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        response::annotate(&self.state, session, header, ctx)
+        response::annotate(&self.state, session, header, ctx)?;
+        keep_alive::expect(session, header, ctx).await
     }
 
     fn response_body_filter(
@@ -132,6 +134,9 @@ impl ProxyHttp for Gateway {
         ctx: &mut Self::CTX,
     ) -> Result<Option<Duration>> {
         response::watch(&self.state, bytes.as_ref(), end_of_stream, ctx);
+        if let Some(unstreamed) = &mut ctx.answer.unstreamed {
+            unstreamed.convert(bytes, end_of_stream);
+        }
         Ok(None)
     }
 

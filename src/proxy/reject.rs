@@ -58,6 +58,11 @@ pub enum Reject {
         /// How many were made.
         attempts: u32,
     },
+    /// A backend answered with this status on a stream that was opened already, and with nothing that could be passed on.
+    UpstreamStatus {
+        /// The status.
+        status: u16,
+    },
     /// A backend did not reply in time.
     UpstreamTimeout,
     /// The pool's backends are full, and waiting is no use.
@@ -104,7 +109,7 @@ impl Reject {
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             // Not 503, which would say that the service is down: balancers in front would go elsewhere.
             Self::Shed { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::UpstreamFailed { .. } => StatusCode::BAD_GATEWAY,
+            Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -120,7 +125,7 @@ impl Reject {
             Self::NoRoom => Reason::NoRoom,
             Self::Shed { .. } => Reason::Shed,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
-            Self::UpstreamFailed { .. } => Reason::UpstreamFailed,
+            Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } => Reason::UpstreamFailed,
             Self::UpstreamTimeout => Reason::UpstreamTimeout,
             Self::Internal => Reason::Internal,
         }
@@ -154,6 +159,7 @@ impl Reject {
             },
             Self::BodyTimeout(_) => "body_timeout",
             Self::UpstreamFailed { .. } => "upstream_failed",
+            Self::UpstreamStatus { .. } => "upstream_status",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Internal => "internal_error",
         }
@@ -189,6 +195,7 @@ impl Reject {
             Self::UpstreamFailed { attempts } => {
                 format!("The backends failed before they replied ({attempts} attempts).")
             }
+            Self::UpstreamStatus { status } => format!("The backend answered with status {status}."),
             Self::UpstreamTimeout => "The backend did not reply in time.".into(),
             Self::BadRequest => "The request header is not valid HTTP.".into(),
             Self::Upgrade => "Protocol upgrades are not supported.".into(),

@@ -5,11 +5,12 @@ use pingora_proxy::{FailToProxy, Session};
 
 use super::body;
 use super::context::RequestContext;
+use super::keep_alive;
 use super::reject::Reject;
 
 /// Replies to a request that failed, if nothing was sent yet, and says how it stands.
 pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
-    let is_started = session.response_written().is_some_and(|header| !header.status.is_informational());
+    let is_started = ctx.has_begun(session);
     let is_early = ctx.route.is_none();
     if ctx.reject.is_none() && !is_gone(error) && !is_started {
         ctx.reject = Some(reject_for(error, ctx));
@@ -25,7 +26,11 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
     if body_is_unread {
         session.set_keepalive(None);
     }
-    if let Err(error) = send(session, reject, &ctx.request_id).await {
+    let sent = match ctx.is_opened {
+        true => session.downstream_session.write_response_body(keep_alive::event_of(reject, ctx), true).await,
+        false => send(session, reject, &ctx.request_id).await,
+    };
+    if let Err(error) = sent {
         log::debug!("request {}: the error reply was not delivered: {}", ctx.request_id, error.etype().as_str());
     }
     if body_is_unread {

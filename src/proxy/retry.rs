@@ -45,7 +45,7 @@ pub(super) fn after_exchange_failure(
     if *error.esource() == ErrorSource::Downstream {
         return error;
     }
-    let is_started = session.response_written().is_some_and(|header| !header.status.is_informational());
+    let is_started = ctx.has_begun(session);
     if is_reused && !is_started && !ctx.was_stale && is_stale(&error) {
         log_attempt(ctx, "stale pooled connection", &error);
         ctx.was_stale = true;

@@ -15,6 +15,7 @@ use pingora_proxy::Session;
 use tokio::time::sleep;
 
 use super::context::{RequestContext, Route};
+use super::keep_alive;
 use super::matched::Matched;
 use super::peer;
 use super::reject::Reject;
@@ -52,6 +53,8 @@ enum Woken {
     Turn(Turn),
     /// Time has made room.
     Again,
+    /// It is time for a sign of life.
+    KeepAlive,
     TimedOut,
     Gone(Box<Error>),
 }
@@ -112,8 +115,10 @@ async fn wait(
     until: Moment,
 ) -> Result<Found> {
     let mut full = full;
+    let interval = ctx.route.as_ref().and_then(|route| keep_alive::interval(session, route));
+    let mut due = interval.map(|interval| time::now() + interval);
     loop {
-        match woken(session, &place, full.outlook.look_again, until).await {
+        match woken(session, &place, full.outlook.look_again, due, until).await {
             Woken::Turn(Turn::Look) => match look_anew(state, ctx) {
                 Look::Found(found) => {
                     place.served();
@@ -135,6 +140,10 @@ async fn wait(
                 full.outlook.look_again = None;
                 place.stir();
             }
+            Woken::KeepAlive => {
+                place.aside(keep_alive::send(state, session, ctx)).await?;
+                due = interval.map(|interval| time::now() + interval);
+            }
             Woken::Turn(Turn::Displaced) => return Err(give_up(state, ctx, Refusal::Displaced)),
             Woken::TimedOut => return Err(give_up(state, ctx, Refusal::TimedOut)),
             Woken::Gone(error) => return Err(error.into_down()),
@@ -142,13 +151,17 @@ async fn wait(
     }
 }
 
-async fn woken(session: &mut Session, place: &Place, look_again: Option<Moment>, until: Moment) -> Woken {
+async fn woken(
+    session: &mut Session,
+    place: &Place,
+    look_again: Option<Moment>,
+    keep_alive: Option<Moment>,
+    until: Moment,
+) -> Woken {
     let now = time::now();
-    let again = async {
-        match look_again {
-            Some(moment) => sleep(moment.since(now)).await,
-            None => pending().await,
-        }
+    let at = async |moment: Option<Moment>| match moment {
+        Some(moment) => sleep(moment.since(now)).await,
+        None => pending().await,
     };
     let gone = async {
         match session.downstream_session.read_body_or_idle(true).await {
@@ -162,7 +175,8 @@ async fn woken(session: &mut Session, place: &Place, look_again: Option<Moment>,
         error = gone => Woken::Gone(error),
         turn = place.turn() => Woken::Turn(turn),
         () = sleep(until.since(now)) => Woken::TimedOut,
-        () = again => Woken::Again,
+        () = at(look_again) => Woken::Again,
+        () = at(keep_alive) => Woken::KeepAlive,
     }
 }
 

@@ -145,6 +145,14 @@ impl Place {
         self.line.change(|state| state.queue.found_none_for_itself(self.id));
     }
 
+    /// Runs `work`, which may take its time: others have their turn meanwhile.
+    pub async fn aside<R>(&self, work: impl Future<Output = R>) -> R {
+        self.line.change(|state| state.queue.set_aside(self.id, true));
+        let result = work.await;
+        self.line.change(|state| state.queue.set_aside(self.id, false));
+        result
+    }
+
     /// There may be room because of the time: somebody is to look.
     pub fn stir(&self) {
         self.line.stir(Room::Anywhere);

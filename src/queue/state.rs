@@ -47,6 +47,8 @@ struct Entry {
     passed_over: u32,
     /// The event after which it found no room that it may use.
     looked_at: Option<u64>,
+    /// Whether it is occupied otherwise, and could not look.
+    is_aside: bool,
 }
 
 /// How a request stands that has begun to wait.
@@ -115,7 +117,7 @@ impl Queue {
             self.drain.set_waiting(true, now);
         }
         self.bytes += ticket.bytes;
-        self.entries.insert(id, Entry { ticket, cost, tag, passed_over: 0, looked_at });
+        self.entries.insert(id, Entry { ticket, cost, tag, passed_over: 0, looked_at, is_aside: false });
         let entered = self.standing(id, now);
         if let Some(estimate) = entered.estimate.filter(|estimate| *estimate > ticket.patience && !ticket.is_retry) {
             self.remove(id, false, now);
@@ -172,6 +174,17 @@ impl Queue {
             entry.looked_at = Some(self.events);
         }
         self.give_turn(missed.map_or(room, |missed| merged(Some(room), missed)));
+    }
+
+    /// A request cannot look for a while, or can again. It keeps its place, but no turn.
+    pub(super) fn set_aside(&mut self, id: Id, is_aside: bool) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.is_aside = is_aside;
+        if !is_aside && self.full_at != Some(self.events) {
+            self.ask_to_look(Room::Anywhere);
+        } else if is_aside && let Some((room, missed)) = self.end_turn(id) {
+            self.give_turn(missed.map_or(room, |missed| merged(Some(room), missed)));
+        }
     }
 
     /// A request ends its waiting: it goes to a backend, or gives up.
@@ -287,7 +300,7 @@ impl Queue {
                 (Wants::Only(only), Room::At(backend)) => only == backend,
                 _ => true,
             };
-            !has_looked && is_right_place
+            !has_looked && is_right_place && !entry.is_aside
         })
     }
 

@@ -198,17 +198,22 @@ async fn at_three_times_what_a_fleet_can_do_as_many_requests_have_their_first_to
     compare(trial).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes five minutes; for the figure, with --release, --ignored and --nocapture"]
-async fn the_same_for_a_minute_and_with_long_prompts_among_short_ones() {
+async fn compare_for_a_minute(mix: Mix) {
     let limit = Duration::from_secs(5);
-    for mix in [Mix::Alike, Mix::ShortAndLong] {
-        let trial = Trial { engines: 8, mix, load: 1.0, lasts: Duration::from_secs(60), limit };
-        let (once, thrice) = compare(trial).await;
-        assert!(thrice.late < thrice.sent / 20, "those that were let in had their first token in time: {thrice:?}");
-        assert!(
-            thrice.long_in_time * 4 >= once.long_in_time,
-            "long prompts have their share: {once:?}, then {thrice:?}"
-        );
-    }
+    let trial = Trial { engines: 8, mix, load: 1.0, lasts: Duration::from_secs(60), limit };
+    let (once, thrice) = compare(trial).await;
+    assert!(thrice.late < thrice.sent / 20, "those that were let in had their first token in time: {thrice:?}");
+    assert!(thrice.long_in_time * 4 >= once.long_in_time, "long prompts have their share: {once:?}, then {thrice:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes two minutes; for the figure, with --release, --ignored and --nocapture"]
+async fn the_same_for_a_minute() {
+    compare_for_a_minute(Mix::Alike).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes two minutes; for the figure, with --release, --ignored and --nocapture"]
+async fn the_same_for_a_minute_with_long_prompts_among_short_ones() {
+    compare_for_a_minute(Mix::ShortAndLong).await;
 }
