@@ -237,6 +237,7 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         max_in_flight,
         max_pending_prefill,
         queue: section.section("queue", queue::queue),
+        hedging: section.section("hedging", queue::hedging),
         timeouts: section.section("timeouts", timeouts),
         keepalive_idle: section.value("keepalive_idle", kind::duration(millis(100), HOUR), secs(4)),
         backends: backends(section),

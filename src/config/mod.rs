@@ -24,9 +24,9 @@ mod tests;
 
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
-    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, KvEvents, Limits, Listener,
-    Locality, Logging, MaxInFlight, Metrics, Policy, Pool, Protocol, Queue, Retry, Secret, Server, Timeouts, Tls,
-    Tokenizer,
+    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, Hedging, KvEvents, Limits,
+    Listener, Locality, Logging, MaxInFlight, Metrics, Policy, Pool, Protocol, Queue, Retry, Secret, Server, Timeouts,
+    Tls, Tokenizer,
 };
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 

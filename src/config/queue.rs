@@ -3,7 +3,7 @@
 use super::file::{GIB, HOUR, MIB, MINUTE, millis, secs};
 use super::reader::Section;
 use super::values as kind;
-use super::{MaxInFlight, Queue};
+use super::{Hedging, MaxInFlight, Queue};
 use std::time::Duration;
 
 /// Most requests that may wait: each takes some kilobytes besides its body.
@@ -14,6 +14,13 @@ pub(super) fn limits(pool: &mut Section<'_, '_>) -> (MaxInFlight, Option<Duratio
     let max_in_flight = pool.value("max_in_flight", kind::in_flight_limit(), MaxInFlight::Auto);
     let pending = kind::duration_or_none(millis(10), HOUR);
     (max_in_flight, pool.value("max_pending_prefill", pending, Some(secs(5))))
+}
+
+pub(super) fn hedging(section: &mut Section<'_, '_>) -> Hedging {
+    Hedging {
+        after: section.value("after", kind::duration_or_none(millis(10), 10 * MINUTE), None),
+        budget: section.value("budget", kind::number(0.0, 1.0), 0.05),
+    }
 }
 
 pub(super) fn queue(section: &mut Section<'_, '_>) -> Queue {

@@ -5,7 +5,7 @@ mod exact;
 mod queue;
 
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
-pub use queue::{MaxInFlight, Queue};
+pub use queue::{Hedging, MaxInFlight, Queue};
 
 use super::url::BackendUrl;
 use http::HeaderName;
@@ -201,6 +201,8 @@ pub struct Pool {
     pub max_pending_prefill: Option<Duration>,
     /// What waits when all backends have that.
     pub queue: Queue,
+    /// Second attempts beside the first.
+    pub hedging: Hedging,
     /// Limits of one attempt.
     pub timeouts: Timeouts,
     /// How long an idle upstream connection is kept; 4 s, 100 ms to 1 h. Engines on uvicorn close theirs after 5 s.

@@ -328,6 +328,7 @@ impl PoolEntry {
             retry: settings::retry(&state.config.load().retry),
             limits: settings::limits(&self.config),
             queue: settings::queue(&self.config),
+            hedging: settings::hedging(&self.config),
             keep_alive: self.config.queue.keep_alive,
             priorities: settings::priorities(&self.config),
             timeouts: settings::timeouts(&self.config),

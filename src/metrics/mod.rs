@@ -3,6 +3,7 @@
 //! Counters and histograms are written where things happen; gauges of pools and backends are read from the published
 //! snapshot at scrape time (`admin`), so they cannot drift from it.
 
+mod hedges;
 mod labels;
 mod queue;
 
@@ -21,6 +22,7 @@ use crate::pool::{Change, Trust, TrustReason};
 use crate::shadow::Detour;
 use crate::tokens::NotTokenized;
 
+pub use hedges::{HedgeMetrics, HedgeOutcome};
 pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
 use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels, TokenizerLabels, TrustLabels};
 pub use queue::{PriorityLabels, QueueMetrics};
@@ -68,6 +70,8 @@ const TOKENIZED: &str = "tokenized";
 pub struct Metrics {
     /// Of the requests that wait.
     pub queue: QueueMetrics,
+    /// Of second attempts.
+    pub hedges: HedgeMetrics,
     registry: parking_lot::RwLock<Registry>,
     requests: Family<RequestLabels, Counter>,
     retries: Family<RetryLabels, Counter>,
@@ -107,6 +111,7 @@ impl Metrics {
     pub fn new() -> Self {
         let mut metrics = Self {
             queue: QueueMetrics::new(),
+            hedges: HedgeMetrics::default(),
             registry: parking_lot::RwLock::new(Registry::with_prefix("warmgate")),
             requests: Family::default(),
             retries: Family::default(),
@@ -136,6 +141,7 @@ impl Metrics {
         metrics.register_tokens();
         metrics.register_operation();
         metrics.queue.register(metrics.registry.get_mut());
+        metrics.hedges.register(metrics.registry.get_mut());
         metrics
     }
 
@@ -268,6 +274,7 @@ impl Metrics {
         }
         let _ = self.tokenized.get_or_create(&TokenizerLabels { pool: Arc::clone(pool), outcome: TOKENIZED });
         self.queue.introduce(pool);
+        self.hedges.introduce(pool);
     }
 
     /// A backend is there: its series start at zero, but for those by status, which are too many.
@@ -397,6 +404,7 @@ impl Metrics {
             self.tokenized.remove(&TokenizerLabels { pool: Arc::clone(pool), outcome });
         }
         self.queue.forget(pool);
+        self.hedges.forget(pool);
         // Of requests for which no backend was chosen.
         self.forget(&BackendLabels { pool: Arc::clone(pool), backend: Arc::default() });
     }

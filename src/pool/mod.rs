@@ -34,7 +34,7 @@ pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
 pub use snapshot::{
-    BackendSnapshot, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Priorities, Snapshot, Timeouts,
+    BackendSnapshot, EngineState, Health, Hedging, OtherRouters, Polled, PoolSnapshot, Priorities, Snapshot, Timeouts,
 };
 pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
 
@@ -66,6 +66,7 @@ pub struct Pool {
     name: Arc<str>,
     retry_budget: RetryBudget,
     scale: Scale,
+    hedge_budget: RetryBudget,
     line: Arc<Line>,
     /// The number of the next decision. Its lock also makes decisions of the pool follow one another.
     turn: Mutex<u64>,
@@ -140,6 +141,7 @@ impl Pool {
             name: name.into(),
             retry_budget: RetryBudget::default(),
             scale,
+            hedge_budget: RetryBudget::default(),
             line: Arc::default(),
             turn: Mutex::new(0),
         }
@@ -153,6 +155,11 @@ impl Pool {
     /// What may be spent on retries.
     pub fn retry_budget(&self) -> &RetryBudget {
         &self.retry_budget
+    }
+
+    /// What may be spent on second attempts beside the first.
+    pub fn hedge_budget(&self) -> &RetryBudget {
+        &self.hedge_budget
     }
 
     /// The requests that wait for room at its backends.

@@ -55,6 +55,8 @@ pub struct PoolSnapshot {
     pub queue: QueueSettings,
     /// How often a streamed request that waits is given a sign of life.
     pub keep_alive: Option<Duration>,
+    /// When a request is sent to a second backend.
+    pub hedging: Option<Hedging>,
     /// What says how urgent a request is.
     pub priorities: Priorities,
     /// How long one attempt may take.
@@ -69,6 +71,15 @@ pub struct PoolSnapshot {
     pub silent_after: NonZeroU32,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
+}
+
+/// Second attempts beside the first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hedging {
+    /// Without a first token for so long.
+    pub after: Duration,
+    /// As a share of the requests.
+    pub budget: RetrySettings,
 }
 
 /// What may say how urgent a request is; nothing, by default, makes all alike.
@@ -224,6 +235,7 @@ impl PoolSnapshot {
             limits: Limits::default(),
             queue: QueueSettings::default(),
             keep_alive: None,
+            hedging: None,
             priorities: Priorities::default(),
             timeouts: Timeouts::default(),
             session_header: None,

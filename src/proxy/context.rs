@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::body::Buffered;
 use super::finish;
+use super::hedge::Winner;
 use super::keep_alive::Unstreamed;
 use super::plan::Plan;
 use super::reject::Reject;
@@ -43,6 +44,8 @@ pub struct RequestContext {
     /// Where the request goes; none until it was read.
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
+    /// Where a second attempt is put that has won against this one.
+    pub(super) hedge: Option<Winner>,
     /// What it has taken in the shadow of its pool.
     pub(super) shadow: Option<ShadowInFlight>,
     /// Attempts made.
@@ -75,7 +78,7 @@ pub(super) struct Seen {
 pub(super) struct Route {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) pool: usize,
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     /// When the request was whole: TTFT counts from here.
     pub(super) received: Moment,
     pub(super) decision_micros: u64,
@@ -137,6 +140,7 @@ impl RequestContext {
             request_bytes: 0,
             route: None,
             attempt: None,
+            hedge: None,
             shadow: None,
             attempts: 0,
             tried: SmallVec::new(),
@@ -147,6 +151,11 @@ impl RequestContext {
             answer: Answer::default(),
             reject: None,
         }
+    }
+
+    /// What it is served from.
+    pub(super) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state)
     }
 
     /// Notes why we reply ourselves, and makes the error that tells Pingora to stop.
@@ -221,6 +230,11 @@ impl Drop for TakenRoom {
 impl Route {
     pub(super) fn pool(&self) -> &PoolSnapshot {
         &self.snapshot.pools()[self.pool]
+    }
+
+    /// The same for somebody else.
+    pub(super) fn share(&self) -> Self {
+        Self { snapshot: Arc::clone(&self.snapshot), plan: Arc::clone(&self.plan), ..*self }
     }
 
     /// Takes the view that is published now, and names the backends of `tried` by their places in it. False if the pool is

@@ -1,5 +1,7 @@
 //! Takes a request in: its limits, its body, what it asks for. Nothing has been sent to a backend yet.
 
+use std::sync::Arc;
+
 use http::header::{HeaderName, TRANSFER_ENCODING};
 use pingora_core::Result;
 use pingora_proxy::Session;
@@ -67,7 +69,7 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     if let Some(failure) = plan.tokenizing {
         state.metrics.tokenized(snapshot.pools()[pool].pool.name(), failure);
     }
-    ctx.route = Some(Route { snapshot, pool, plan, received, decision_micros: 0 });
+    ctx.route = Some(Route { snapshot, pool, plan: Arc::new(plan), received, decision_micros: 0 });
     Ok(false)
 }
 

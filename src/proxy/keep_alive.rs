@@ -41,13 +41,16 @@ pub(super) struct Unstreamed {
 
 /// How often a request is given a sign of life; none if it cannot take one.
 pub(super) fn interval(session: &Session, route: &Route) -> Option<Duration> {
-    use Endpoint::{ChatCompletions, Completions, Generate, Messages, Responses};
-    let is_streamed =
-        matches!(route.plan.endpoint, Some(ChatCompletions | Completions | Generate | Messages | Responses))
-            && route.plan.is_stream;
     // Without chunks the end of an HTTP/1.0 stream cannot be told from a break.
     let is_new = session.req_header().version != Version::HTTP_10;
-    route.pool().keep_alive.filter(|_| is_streamed && is_new)
+    route.pool().keep_alive.filter(|_| is_streamed(route) && is_new)
+}
+
+/// Whether the answer will be a stream of events.
+pub(super) fn is_streamed(route: &Route) -> bool {
+    use Endpoint::{ChatCompletions, Completions, Generate, Messages, Responses};
+    let endpoint = route.plan.endpoint;
+    route.plan.is_stream && matches!(endpoint, Some(ChatCompletions | Completions | Generate | Messages | Responses))
 }
 
 /// Opens the stream, if it is not open yet, and sends a comment.

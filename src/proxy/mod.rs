@@ -9,6 +9,7 @@ mod blocks;
 pub mod body;
 mod context;
 mod finish;
+mod hedge;
 mod intake;
 mod keep_alive;
 mod linger;
@@ -113,6 +114,7 @@ impl ProxyHttp for Gateway {
         header: &mut ResponseHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
+        hedge::settle(ctx);
         response::judge(&self.state, session, header, ctx)
     }
 

@@ -10,10 +10,10 @@ use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 
 use super::context::{Attempt, RequestContext, Route, TakenRoom};
-use super::linger;
 use super::plan::owner_index;
 use super::reject::Reject;
 use super::waiting::{self, Found};
+use super::{hedge, linger};
 use crate::pool::{BackendSnapshot, Prediction};
 use crate::routing::{self, Dispatched, NoBackend, Pass};
 use crate::shadow::{self, Replay, ShadowInFlight};
@@ -45,7 +45,9 @@ pub(super) async fn choose(state: &State, session: &mut Session, ctx: &mut Reque
     }
     let prediction = matched.predictions[dispatched.decision.index];
     ctx.attempt = Some(attempt(state, route, dispatched, prediction));
-    peer.ok_or_else(|| ctx.refuse(Reject::Internal))
+    let Some(mut peer) = peer else { return Err(ctx.refuse(Reject::Internal)) };
+    hedge::arm(ctx, &mut peer);
+    Ok(peer)
 }
 
 /// Whether a backend that was not tried could take the request.
@@ -110,7 +112,8 @@ fn replay(state: &State, route: &Route, dispatched: &Dispatched, now: Moment) ->
     shadow.replay(&replay, now)
 }
 
-fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Prediction) -> Attempt {
+/// Accounts for an attempt at the backend that was chosen.
+pub(super) fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Prediction) -> Attempt {
     let chosen = &route.pool().backends[dispatched.decision.index];
     let blocks = route.plan.chains().map(|chain| state.index.begin(chosen.tenant, Arc::clone(&chain.blocks))).collect();
     Attempt {

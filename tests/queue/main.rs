@@ -10,6 +10,7 @@
 mod common;
 
 mod goodput;
+mod hedging;
 mod keep_alive;
 mod order;
 mod refusals;

@@ -21,6 +21,15 @@ pub struct Queue {
     pub priority_field: bool,
 }
 
+/// Second attempts beside the first, for a first token that takes long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hedging {
+    /// How long there is no token when one is made; 10 ms to 10 min, by default none is.
+    pub after: Option<Duration>,
+    /// They as a share of the requests that could have one; 0.05, 0 to 1.
+    pub budget: f64,
+}
+
 /// Requests in flight at one backend (`max_in_flight`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaxInFlight {
