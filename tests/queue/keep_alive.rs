@@ -89,7 +89,7 @@ impl Stage {
     }
 
     async fn end(self) {
-        self.held.is_served().await;
+        self.held.served().await;
         self.proxy.let_go().await;
         drop(self.fleet);
     }

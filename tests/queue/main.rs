@@ -108,7 +108,7 @@ impl Asked {
         within("the answer", self.0).await.unwrap()
     }
 
-    async fn is_served(self) {
+    async fn served(self) {
         let response = self.answered().await;
         assert_eq!(response.status, 200, "{}", response.text());
     }

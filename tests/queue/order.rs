@@ -16,7 +16,7 @@ async fn texts(bench: &Bench, asked: Vec<Asked>, skipped: usize) -> Vec<String> 
         .map(|received| received.head.header("x-request-id").unwrap().to_owned())
         .collect();
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
     received
 }
@@ -124,7 +124,7 @@ async fn a_further_attempt_goes_before_all_that_wait() {
     bench.until_waiting(1).await;
     free.add_permits(1);
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
     let received = bench.fleet.received();
     let id = |at: usize| received[at].head.header("x-request-id").unwrap();
@@ -172,7 +172,7 @@ async fn a_further_attempt_does_not_stand_behind_others() {
     let takes = |at: usize| (bench.fleet.received()[at].backend == other).then_some(at);
     free.add_permits(5);
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
     let received = bench.fleet.received();
     let first_there = (3..received.len()).find_map(takes).unwrap();

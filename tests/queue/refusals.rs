@@ -31,7 +31,7 @@ async fn a_full_queue_refuses_at_once() {
     assert_refused(&refused, "queue_full");
     bench.answer(3);
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
     assert_eq!(bench.proxy.metric("queue_refusals_total", r#"reason="full""#).await, 1.0);
     assert_eq!(bench.proxy.metric("requests_total", r#"reason="shed""#).await, 1.0);
@@ -45,7 +45,7 @@ async fn without_a_queue_nothing_waits() {
     assert_refused(&bench.ask("too many", "").answered().await, "queue_full");
     bench.answer(1);
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
 }
 
@@ -59,7 +59,7 @@ async fn a_request_that_has_waited_for_as_long_as_it_may_is_refused() {
     assert_eq!(bench.proxy.metric("queued_requests", "").await, 0.0);
     bench.answer(1);
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
     bench.proxy.let_go().await;
 }
@@ -74,7 +74,7 @@ async fn an_urgent_request_takes_the_place_of_a_less_urgent_one() {
     assert_refused(&low.answered().await, "queue_displaced");
     bench.answer(2);
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
 }
 

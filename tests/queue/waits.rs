@@ -22,7 +22,7 @@ async fn no_backend_has_more_than_its_limit_and_what_waits_goes_when_one_is_answ
     }
     bench.answer(2);
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
     assert_eq!(bench.proxy.metric("queue_wait_seconds_count", r#"priority="normal""#).await, 6.0);
     assert_eq!(bench.proxy.metric("queue_requests_ahead_count", "").await, 6.0);
@@ -35,7 +35,7 @@ async fn many_that_come_and_go_at_once_are_all_served() {
     bench.answer(400);
     let asked: Vec<_> = (0..400).map(|number| bench.ask(&format!("request {number}"), "")).collect();
     for request in asked {
-        request.is_served().await;
+        request.served().await;
     }
     bench.proxy.let_go().await;
     assert_eq!(bench.proxy.metric("queued_requests", "").await, 0.0);
@@ -52,7 +52,7 @@ async fn a_client_that_leaves_while_it_waits_leaves_the_queue_at_once() {
     bench.until_waiting(1).await;
     bench.answer(2);
     for request in held.into_iter().chain([staying]) {
-        request.is_served().await;
+        request.served().await;
     }
     assert_eq!(bench.fleet.received().len(), 2, "no backend has seen the one that left");
     assert_eq!(bench.proxy.metric("requests_total", r#"reason="client_gone""#).await, 1.0);
@@ -71,7 +71,7 @@ async fn an_http2_stream_that_is_reset_leaves_the_queue_at_once() {
     bench.until_waiting(0).await;
     bench.answer(1);
     for request in held {
-        request.is_served().await;
+        request.served().await;
     }
     bench.proxy.let_go().await;
 }
@@ -90,7 +90,7 @@ async fn a_request_sent_behind_one_that_waits_is_served_after_it() {
         assert_eq!(response.body, chat(text));
     }
     for request in held {
-        request.is_served().await;
+        request.served().await;
     }
 }
 
@@ -107,10 +107,10 @@ async fn a_drained_backend_that_is_back_wakes_what_waits() {
     assert_eq!(admin.response("POST").await.unwrap().status, 200);
     bench.answer(2);
     for request in asked.drain(..) {
-        request.is_served().await;
+        request.served().await;
     }
     bench.answer(1);
-    waiting.is_served().await;
+    waiting.served().await;
 
     let mut again = bench.fill(1).await;
     let waiting = bench.ask("waiting again", "");
@@ -121,7 +121,7 @@ async fn a_drained_backend_that_is_back_wakes_what_waits() {
     bench.answer(2);
     again.push(waiting);
     for request in again {
-        request.is_served().await;
+        request.served().await;
     }
 }
 
@@ -134,8 +134,8 @@ async fn a_prompt_that_takes_long_is_waited_for_elsewhere() {
     let short = bench.ask("short", "");
     bench.until_waiting(1).await;
     bench.answer(2);
-    long.is_served().await;
-    short.is_served().await;
+    long.served().await;
+    short.served().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,9 +151,9 @@ async fn operators_see_what_waits_and_the_log_says_how_long_it_did() {
     assert_eq!(report["pools"][0]["queue"]["normal"], 1, "{report}");
     assert_eq!(report["pools"][0]["backends"][0]["is_full"], true, "{report}");
     bench.answer(2);
-    waiting.is_served().await;
+    waiting.served().await;
     for request in held {
-        request.is_served().await;
+        request.served().await;
     }
     eventually("the log has both lines", async || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
