@@ -40,6 +40,10 @@ impl Stage {
     }
 
     async fn start_of(backends: usize, first: First, hedging: &str) -> Self {
+        Self::start_with(Setup::new(), backends, first, hedging).await
+    }
+
+    async fn start_with(setup: Setup, backends: usize, first: First, hedging: &str) -> Self {
         let (go_on, closed) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let shared = (Arc::clone(&go_on), Arc::clone(&closed));
         let fleet = Fleet::start(backends, move |exchange: &mut Exchange| {
@@ -68,7 +72,7 @@ impl Stage {
             })
         })
         .await;
-        let setup = Setup::new().pool("p", &fleet, &format!("{KEYS}, hedging: {{{hedging}}}"));
+        let setup = setup.pool("p", &fleet, &format!("{KEYS}, hedging: {{{hedging}}}"));
         let proxy = setup.section("retry", "max_attempts: 1").start().await;
         Self { fleet, proxy, go_on, closed }
     }
@@ -184,12 +188,24 @@ async fn a_large_body_reaches_both_attempts_whole() {
     let stage = Stage::start(First::Silent, "after: 50ms, budget: 1.0").await;
     let response = stage.ask(&streamed_chat(&"many words ".repeat(60_000))).await;
     assert_whole(&response, &stage, stage.fleet.received()[1].backend);
-    let too_large = streamed_chat(&"many words ".repeat(100_000));
-    let asking = async { stage.ask(&too_large).await };
-    let hedges = stage.hedges("second_won").await;
-    // The first attempt never answers, and nobody comes to help; the client gives up.
-    let given_up = tokio::time::timeout(std::time::Duration::from_millis(500), asking).await;
-    assert!(given_up.is_err());
-    assert_eq!(stage.hedges("second_won").await, hedges, "too much to be held twice");
     stage.proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_there_is_no_room_for_twice_is_not_hedged() {
+    let (small, large) = (streamed_chat(&"many words ".repeat(60_000)), streamed_chat(&"many words ".repeat(100_000)));
+    for (room, body) in [("1MiB", small), ("64MiB", large)] {
+        let setup = Setup::new().section("limits", &format!("max_body_bytes: 1MiB, max_buffered_bytes: {room}"));
+        let setup = if room == "1MiB" { setup } else { Setup::new() };
+        let stage = Stage::start_with(setup, 2, First::Late, "after: 10ms, budget: 1.0").await;
+        let asking = async { stage.ask(&body).await };
+        let letting = async {
+            stage.until_received(1).await;
+            stage.go_on.add_permits(1);
+        };
+        let (response, ()) = tokio::join!(asking, letting);
+        assert_whole(&response, &stage, stage.fleet.received()[0].backend);
+        assert_eq!(stage.proxy.metric("hedges_total", "").await, 0.0, "{room}");
+        stage.proxy.let_go().await;
+    }
 }

@@ -19,8 +19,10 @@ use pingora_core::upstreams::peer::HttpPeer;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
+use super::body::Buffered;
 use super::context::{Attempt, RequestContext, Route};
 use super::{keep_alive, peer};
+use crate::budget::Reservation;
 use crate::metrics::HedgeOutcome;
 use crate::pool::BackendSnapshot;
 use crate::routing::Pass;
@@ -40,6 +42,8 @@ struct Second {
     route: Route,
     /// Where the request has been, the first attempt's backend included.
     tried: SmallVec<[usize; 4]>,
+    /// Of the body, which is held once more.
+    body_bytes: usize,
     winner: Winner,
 }
 
@@ -58,7 +62,8 @@ pub(super) fn arm(ctx: &mut RequestContext, peer: &mut HttpPeer) {
     let mut tried = ctx.tried.clone();
     tried.push(attempt.index);
     let winner = Winner::default();
-    let second = Second { state: ctx.state(), route: route.share(), tried, winner: Arc::clone(&winner) };
+    let body_bytes = ctx.body.as_ref().map_or(0, Buffered::len);
+    let second = Second { state: ctx.state(), route: route.share(), tried, body_bytes, winner: Arc::clone(&winner) };
     let connect = route.pool().timeouts.connect;
     peer.options.custom_l4 = Some(Arc::new(Hedged::new(hedging.after, connect, second)));
     // The connection is this request's alone.
@@ -90,6 +95,12 @@ fn is_hedged(ctx: &RequestContext, route: &Route, attempt: &Attempt) -> bool {
 // === impl Second ===
 
 impl Second {
+    /// Room for the second copy of the body, if there is some.
+    async fn reserve(&self) -> Option<Reservation> {
+        let mut held = Reservation::default();
+        self.state.bodies.reserve(&mut held, self.body_bytes, Duration::ZERO).await.ok().map(|()| held)
+    }
+
     /// Sends the request to another backend, if one has room and the budget allows it.
     async fn send(&self) -> Option<Sent> {
         let pool = self.route.pool();

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::{MAX_BODY_BYTES, Second, Sent};
+use crate::budget::Reservation;
 use crate::metrics::HedgeOutcome;
 use crate::request::ResponseReader;
 
@@ -40,8 +41,14 @@ pub(super) async fn connect(address: SocketAddr, limit: Duration) -> io::Result<
     Ok(stream)
 }
 
-/// Relays one request of `pingora` and its answer, until either side ends.
-pub(super) async fn run(mut pingora: DuplexStream, first: TcpStream, after: Duration, second: Arc<Second>) {
+/// Relays one request of `pingora` and its answer, until either side ends. `reserved` is the room that the request takes here.
+pub(super) async fn run(
+    mut pingora: DuplexStream,
+    first: TcpStream,
+    after: Duration,
+    second: Arc<Second>,
+    reserved: Reservation,
+) {
     let Some(request) = read_request(&mut pingora).await else { return };
     let winner = tokio::select! {
         winner = race(first, &request, after, &second) => winner,
@@ -49,7 +56,7 @@ pub(super) async fn run(mut pingora: DuplexStream, first: TcpStream, after: Dura
     };
     // Without an answer Pingora sees a broken connection, as it would without the relay.
     let Ok(Answer { mut stream, held, .. }) = winner else { return };
-    drop(request);
+    drop((request, reserved));
     let (mut from_pingora, mut to_pingora) = tokio::io::split(pingora);
     let pass_on = async {
         to_pingora.write_all(&held).await?;

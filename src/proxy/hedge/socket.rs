@@ -52,9 +52,14 @@ impl L4Connect for Hedged {
         let address: &SocketAddr =
             address.as_inet().ok_or_else(|| Error::explain(ErrorType::SocketError, "not an internet address"))?;
         let first = relay::connect(*address, self.connect_limit).await.map_err(as_pingoras)?;
+        // Without room for a second copy of the body there is but one attempt.
+        let Some(held) = self.second.reserve().await else { return Ok(Stream::from(first)) };
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        let (after, second) = (self.after, Arc::clone(&self.second));
         // It ends when either end of the pipe does.
-        tokio::spawn(relay::run(theirs, first, self.after, Arc::clone(&self.second)));
+        tokio::spawn(async move {
+            relay::run(theirs, first, after, second, held).await;
+        });
         Ok(Stream::from(VirtualSocketStream::new(Box::new(Pipe(ours)))))
     }
 }
