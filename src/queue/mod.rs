@@ -11,7 +11,7 @@
 //! 4. locality, within bounds: room at a backend goes to a request nearby in the order that has its prefix there. A request
 //!    that was passed over [`PATIENCE`] times takes whatever comes (delay scheduling: Zaharia et al., EuroSys 2010).
 //!
-//! Everything but [`line`] is pure: it is told the time and does nothing but answer. [`Line`] adds what wakes those that
+//! Everything but [`mod@line`] is pure: it is told the time and does nothing but answer. [`Line`] adds what wakes those that
 //! wait: one of them at a time has the *turn* to look for room, so that a backend's freed place wakes one request and not
 //! all of them, and none is lost between a look and a wait.
 

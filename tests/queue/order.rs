@@ -135,21 +135,17 @@ async fn a_further_attempt_goes_before_all_that_wait() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_further_attempt_does_not_stand_behind_others() {
-    let (fail, free) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let gates = [Arc::clone(&fail), Arc::clone(&free)];
+    let gates = ["failing", "busy", ""].map(|name| (name, Arc::new(Semaphore::new(0))));
+    let shared = gates.clone();
     let fleet = Fleet::start(2, move |exchange: &mut Exchange| {
-        let [fail, free] = gates.clone();
+        let gates = shared.clone();
         Box::pin(async move {
             let body = exchange.body().await?;
-            match exchange.head.header("x-request-id") {
-                Some("failing") if exchange.attempt == 1 => {
-                    fail.acquire().await.unwrap().forget();
-                    // Not before all others are in their places.
-                    return exchange.reset();
-                }
-                _ => free.acquire().await.unwrap().forget(),
-            }
-            exchange.respond(200, &String::from_utf8(body).unwrap()).await
+            let id = exchange.head.header("x-request-id").unwrap_or_default();
+            let is_broken = id == "failing" && exchange.attempt == 1;
+            let gate = gates.iter().find(|(name, _)| *name == id && (is_broken || id == "busy"));
+            gate.unwrap_or(&gates[2]).1.acquire().await.unwrap().forget();
+            if is_broken { exchange.reset() } else { exchange.respond(200, &String::from_utf8(body).unwrap()).await }
         })
     })
     .await;
@@ -164,18 +160,18 @@ async fn a_further_attempt_does_not_stand_behind_others() {
         asked.push(bench.ask_after(number, "waiting", &named(&format!("waiting{number}"), "")).await);
     }
     bench.until_waiting(3).await;
-    // One that waits takes the place of the failed attempt.
-    fail.add_permits(1);
+    let [failing, busy, others] = gates.map(|(_, gate)| gate);
+    // One that waits takes the place of the failed attempt, which waits for the other backend.
+    failing.add_permits(1);
     bench.until_received(3).await;
     bench.until_waiting(3).await;
-    let other = bench.fleet.received()[1].backend;
-    let takes = |at: usize| (bench.fleet.received()[at].backend == other).then_some(at);
-    free.add_permits(5);
+    busy.add_permits(1);
+    bench.until_received(4).await;
+    let received = bench.fleet.received();
+    assert_eq!(received[3].head.header("x-request-id"), Some("failing"), "it goes first");
+    assert_eq!(received[3].backend, received[1].backend);
+    others.add_permits(4);
     for request in asked {
         request.served().await;
     }
-    let received = bench.fleet.received();
-    let first_there = (3..received.len()).find_map(takes).unwrap();
-    let id = received[first_there].head.header("x-request-id");
-    assert_eq!(id, Some("failing"), "the first one to go to the other backend");
 }

@@ -82,18 +82,18 @@ async fn an_urgent_request_takes_the_place_of_a_less_urgent_one() {
 async fn a_request_that_cannot_make_it_is_refused_at_once() {
     let bench = Bench::start(1, "max_in_flight: 1, queue: {max_wait: 10s}").await;
     let mut asked = bench.fill(1).await;
-    for number in 0..300 {
+    for number in 0..100 {
         asked.push(bench.ask(&format!("waiting {number}"), ""));
     }
-    bench.until_waiting(300).await;
-    // One request every 60 ms, for long enough to see it.
-    for _ in 0..20 {
+    bench.until_waiting(100).await;
+    // One request every 150 ms, for long enough to see it.
+    for _ in 0..8 {
         bench.answer(1);
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(Duration::from_millis(150)).await;
     }
     let refused = bench.ask("too late", "").answered().await;
     let seconds = assert_refused(&refused, "queue_too_long");
-    assert!(seconds > 10, "280 requests take more than 10 s at 17 a second: {seconds}");
+    assert!(seconds > 10, "92 requests take more than 10 s at 7 a second: {seconds}");
     bench.answer(1_000);
     for request in asked {
         request.answered().await;
