@@ -20,7 +20,7 @@ use super::{EngineState, LoadView};
 use crate::time::Moment;
 
 /// Requests beyond what an engine runs at once, so that it has the next one at hand when one ends: at least these.
-const LEAST_SPARE: u32 = 4;
+const LEAST_SPARE: u32 = 8;
 /// The same as a part of what it runs: one in so many.
 const SPARE_PART: u32 = 8;
 
@@ -152,14 +152,14 @@ mod tests {
 
     #[test]
     fn an_engine_that_lets_our_requests_wait_is_busy() {
-        assert_eq!(AUTO.fill(&load(12, 8, 10.0), &engine(8, 4), 1_000.0), Fill::Busy);
+        assert_eq!(AUTO.fill(&load(16, 8, 10.0), &engine(8, 8), 1_000.0), Fill::Busy);
         assert_eq!(
-            AUTO.fill(&load(12, 8, 10.0), &engine(8, 3), 1_000.0),
+            AUTO.fill(&load(16, 8, 10.0), &engine(8, 7), 1_000.0),
             Fill::Room,
             "a few are at hand for the next step"
         );
         assert_eq!(
-            AUTO.fill(&load(12, 9, 10.0), &engine(8, 9), 1_000.0),
+            AUTO.fill(&load(16, 9, 10.0), &engine(8, 9), 1_000.0),
             Fill::Room,
             "ours have come through since, or are others'"
         );

@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod engine;
 mod goodput;
 mod hedging;
 mod keep_alive;
