@@ -11,13 +11,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::{Value, json};
+use warmgate::prefix::token_root;
 use warmgate::request::Endpoint;
-use warmgate::tokens::{CACHE_BYTES, Tokenizer, TokenizerFiles};
+use warmgate::tokens::{CACHE_BYTES, TokenIds, Tokenizer, TokenizerFiles};
 
 /// The allocator of the program: much of a last turn is small pieces of text.
 #[global_allocator]
@@ -25,6 +27,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const TURNS: usize = 20;
 const TOKENS: usize = 32_000;
+
+/// vLLM's block.
+const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("not zero");
 
 const TEMPLATE: &str = "{{- bos_token }}{% for message in messages %}{{- '<|start_header_id|>' + message['role'] + \
     '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}\
@@ -160,9 +165,12 @@ fn conversation() -> Vec<Vec<u8>> {
     bodies
 }
 
+/// Makes the token ids of a request's prompts and the hashes of their blocks, as routing needs them.
 fn tokens_of(tokenizer: &Tokenizer, body: &[u8]) -> usize {
     let prompts = tokenizer.prompts(Endpoint::ChatCompletions, body, SystemTime::UNIX_EPOCH);
-    prompts.expect("a chat").prompts.iter().map(Vec::len).sum()
+    let prompts = prompts.expect("a chat").prompts;
+    prompts.iter().for_each(|ids| drop(black_box(tokenizer.chain(ids, token_root(None, None), BLOCK_TOKENS))));
+    prompts.iter().map(TokenIds::len).sum()
 }
 
 /// Has it see all turns but the last.

@@ -21,6 +21,10 @@ use crate::metrics::Metrics;
 /// Lines that may wait for the writer: about 4 MiB.
 const QUEUE_LINES: usize = 8 * 1024;
 
+/// Most bytes of one write, which holds whole lines: as much as a pipe takes at once (`PIPE_BUF`), so that the lines of two
+/// processes that share it in an upgrade do not mix.
+const WRITE_BYTES: usize = 4096;
+
 /// How long the end of the process waits for the log.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
@@ -48,6 +52,10 @@ pub struct Line<'a> {
     pub request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<SocketAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_certificate: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caller: Option<&'a str>,
     pub method: &'a str,
     pub path: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,6 +66,8 @@ pub struct Line<'a> {
     pub backend: &'a str,
     pub status: u16,
     pub reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<&'static str>,
     pub attempts: u32,
     pub stream: bool,
     pub request_bytes: u64,
@@ -150,7 +160,7 @@ fn write_lines(messages: &Receiver<Message>, mut out: Box<dyn Write + Send>, met
     let mut is_failing = false;
     while let Ok(first) = messages.recv() {
         // A buffer for each batch: what could not be written is given up, not tried again in the middle of a line.
-        let mut buffered = BufWriter::new(&mut out);
+        let mut buffered = BufWriter::with_capacity(WRITE_BYTES, &mut out);
         let batch = write_batch(&mut buffered, first, messages);
         // Only the unwritten rest is discarded here.
         let _ = buffered.into_parts();
@@ -212,6 +222,29 @@ mod tests {
         assert_eq!(out, b"a\nb\nc\n");
         assert_eq!((batch.lines, batch.waiting.len()), (3, 1));
         batch.written.unwrap();
+    }
+
+    #[test]
+    fn a_write_holds_whole_lines() {
+        struct Writes(Vec<Vec<u8>>);
+        impl Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.push(bytes.to_vec());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (queue, lines) = sync_channel(1000);
+        for length in 1..300 {
+            queue.send(Message::Line([vec![b'x'; length], vec![b'\n']].concat())).unwrap();
+        }
+        let mut out = Writes(Vec::new());
+        let batch =
+            write_batch(&mut BufWriter::with_capacity(WRITE_BYTES, &mut out), Message::Line(b"a\n".to_vec()), &lines);
+        batch.written.unwrap();
+        assert!(out.0.len() > 10 && out.0.iter().all(|write| write.len() <= WRITE_BYTES && write.ends_with(b"\n")));
     }
 
     #[test]

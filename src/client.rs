@@ -15,6 +15,7 @@ use tokio::time::timeout;
 
 use crate::config::Secret;
 use crate::pool::Origin;
+use crate::tls::Upstream;
 
 /// How this program names itself.
 pub(crate) const USER_AGENT: &str = concat!("warmgate/", env!("CARGO_PKG_VERSION"));
@@ -61,6 +62,7 @@ pub(crate) struct Client {
     keeps_connections: bool,
     /// The value of its `Authorization` header.
     authorization: Option<HeaderValue>,
+    tls: Option<Arc<Upstream>>,
 }
 
 /// Whether a connection failed for a reason of this process, such as no file descriptor being left.
@@ -68,9 +70,29 @@ pub(crate) fn is_ours(error: &Error) -> bool {
     matches!(error.etype(), ErrorType::InternalError | ErrorType::BindError | ErrorType::SocketError)
 }
 
+/// Why the two sides do not trust each other, if that is why a connection failed. A backend that is not trusted is found
+/// out in the handshake; with TLS 1.3 a certificate of ours that is not is found out after it. The time can be in the text.
+pub(crate) fn distrust(error: &Error) -> Option<String> {
+    if matches!(error.etype(), ErrorType::TLSHandshakeFailure | ErrorType::InvalidCert) {
+        return error.context.as_ref().map(|context| context.as_str().to_owned());
+    }
+    let io = error.cause.as_ref()?.downcast_ref::<std::io::Error>()?;
+    match io.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::AlertReceived(alert) => Some(format!("the TLS alert {alert:?} from the other side")),
+        _ => None,
+    }
+}
+
 /// New [`Connections`].
 pub(crate) fn connections() -> Connections {
     Arc::new(Connector::new(None))
+}
+
+/// The value of `Authorization` that shows `key`; secrets from files can stand in a header.
+pub(crate) fn bearer(key: &Secret) -> Option<HeaderValue> {
+    let mut bearer = HeaderValue::from_str(&format!("Bearer {}", key.reveal())).ok()?;
+    bearer.set_sensitive(true);
+    Some(bearer)
 }
 
 // === impl Client ===
@@ -78,7 +100,7 @@ pub(crate) fn connections() -> Connections {
 impl Client {
     /// For `origin`, over kept connections; each exchange may take `limit` in all.
     pub(crate) fn new(connections: Connections, origin: Origin, limit: Duration) -> Self {
-        Self { connections, origin, limit, keeps_connections: true, authorization: None }
+        Self { connections, origin, limit, keeps_connections: true, authorization: None, tls: None }
     }
 
     /// The same over a new connection each time, which shows whether anyone listens.
@@ -86,14 +108,14 @@ impl Client {
         Self { keeps_connections: false, ..self }
     }
 
+    /// The same over TLS of this kind, where the origin has TLS.
+    pub(crate) fn with_tls(self, tls: Option<Arc<Upstream>>) -> Self {
+        Self { tls, ..self }
+    }
+
     /// The same with an API key, if there is one.
     pub(crate) fn with_key(self, key: Option<&Secret>) -> Self {
-        let bearer = key.and_then(|key| HeaderValue::from_str(&format!("Bearer {}", key.reveal())).ok());
-        let authorization = bearer.map(|mut bearer| {
-            bearer.set_sensitive(true);
-            bearer
-        });
-        Self { authorization, ..self }
+        Self { authorization: key.and_then(bearer), ..self }
     }
 
     /// For a plain HTTP server at `address`.
@@ -203,6 +225,9 @@ impl Client {
         peer.options.idle_timeout = Some(IDLE_TIME);
         // A group of its own, so that no connection kept by others is taken.
         peer.group_key = u64::from(!self.keeps_connections);
+        if let Some(tls) = &self.tls {
+            tls.prepare(&mut peer);
+        }
         peer
     }
 }

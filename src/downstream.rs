@@ -3,12 +3,16 @@
 //! Pingora overwrites `Date` in every response. A proxy may add the field where it is missing but not change it (RFC
 //! 9110, section 6.6.1), and what a client computes from it, such as an age, would be wrong. Over HTTP/1 the field is
 //! put back here, into the header as Pingora writes it. Over HTTP/2 nothing that is public reaches it.
+//!
+//! A header can also be written from where nothing can be waited for ([`write_header_now`]): the stream then takes it
+//! whole, and sends it ahead of what follows.
 
 use std::any::Any;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker, ready};
 
 use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
@@ -21,6 +25,7 @@ use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, IO, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
     UniqueIDType,
 };
+use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -35,18 +40,45 @@ pub(crate) struct Downstream {
     date_line: Mutex<Option<Vec<u8>>>,
     /// A changed header, until the connection has taken it.
     held: BytesMut,
+    /// Whether everything is taken and nothing sent. Written and read by the one task that has the connection.
+    is_corked: AtomicBool,
 }
 
 /// Keeps the `Date` that `header` came with, for the client of `session`. Without one, Pingora's stays.
 pub(crate) fn keep_date(session: &Session, header: &ResponseHeader) {
-    let Some(stream) = session.as_downstream().stream() else { return };
-    // The box is what has to be looked into, not the box itself, which is a stream too.
-    let stream: &dyn Any = stream.as_ref().as_any();
-    let Some(downstream) = stream.downcast_ref::<Downstream>() else { return };
+    let Some(downstream) = of(session) else { return };
     let sent =
         header.case_header_iter().find(|(name, _)| name.as_slice().eq_ignore_ascii_case(DATE.as_str().as_bytes()));
     *downstream.date_line.lock() =
         sent.map(|(name, value)| [LINE_END, name.as_slice(), b": ", value.as_bytes(), LINE_END].concat());
+}
+
+/// Writes a response header without waiting: over HTTP/2 it is only queued anyway, over HTTP/1 the stream below takes it.
+/// What is written next, or a flush, sends it.
+pub(crate) fn write_header_now(session: &mut Session, header: Box<ResponseHeader>) -> Result<()> {
+    cork(session, true);
+    let written = {
+        let writing = pin!(session.downstream_session.write_response_header(header));
+        writing.poll(&mut Context::from_waker(Waker::noop()))
+    };
+    cork(session, false);
+    match written {
+        Poll::Ready(written) => written,
+        Poll::Pending => Err(Error::explain(ErrorType::InternalError, "a response header was not taken at once")),
+    }
+}
+
+fn cork(session: &Session, is_corked: bool) {
+    if let Some(downstream) = of(session) {
+        downstream.is_corked.store(is_corked, Relaxed);
+    }
+}
+
+/// The stream below `session`; none over HTTP/2.
+fn of(session: &Session) -> Option<&Downstream> {
+    // The box is what has to be looked into, not the box itself, which is a stream too.
+    let stream: &dyn Any = session.as_downstream().stream()?.as_ref().as_any();
+    stream.downcast_ref()
 }
 
 /// `header` with `date_line` for its `Date`; none where it has none.
@@ -67,7 +99,7 @@ fn with_date(header: &[u8], date_line: &[u8]) -> Option<BytesMut> {
 impl Downstream {
     /// Wraps the connection `io`.
     pub(crate) fn new(io: Box<dyn IO>) -> Self {
-        Self { io, date_line: Mutex::new(None), held: BytesMut::new() }
+        Self { io, date_line: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
     }
 
     /// Writes what is held.
@@ -80,6 +112,12 @@ impl Downstream {
             self.held.advance(written);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Takes `bytes` behind what is held already.
+    fn take(&mut self, bytes: &[u8]) {
+        let changed = self.date_line.get_mut().take().and_then(|line| with_date(bytes, &line));
+        self.held.extend_from_slice(changed.as_deref().unwrap_or(bytes));
     }
 
     /// Takes `bytes` as a whole if they are the header that waits for its date.
@@ -103,6 +141,10 @@ impl AsyncRead for Downstream {
 
 impl AsyncWrite for Downstream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if *self.is_corked.get_mut() {
+            self.take(buf);
+            return Poll::Ready(Ok(buf.len()));
+        }
         ready!(self.poll_release(cx))?;
         if self.hold(buf) {
             return Poll::Ready(Ok(buf.len()));
@@ -125,6 +167,9 @@ impl AsyncWrite for Downstream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if *self.is_corked.get_mut() {
+            return Poll::Ready(Ok(()));
+        }
         ready!(self.poll_release(cx))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
@@ -232,6 +277,26 @@ mod tests {
         for header in [&b""[..], b"\r\n", b"HTTP/1.1 200 OK\r\nx-date: 1\r\n\r\n", b"HTTP/1.1 200 OK\r\ndate: cut"] {
             assert_eq!(with_date(header, LINE), None);
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_written_while_it_is_corked_goes_ahead_of_what_follows() {
+        let (io, mut client) = tokio::io::duplex(4);
+        let mut downstream = Downstream::new(Box::new(io));
+        downstream.is_corked.store(true, Relaxed);
+        let header = b"HTTP/1.1 200 OK\r\n\r\n";
+        let taking = async {
+            downstream.write_all(header).await.unwrap();
+            downstream.flush().await.unwrap();
+        };
+        let is_taken = pin!(taking).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(is_taken, "a connection that takes four bytes at a time does not make it wait");
+        downstream.is_corked.store(false, Relaxed);
+        let writing = tokio::spawn(async move { downstream.write_all(b"data: 1\n\n").await });
+        let mut received = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
+        writing.await.unwrap().unwrap();
+        assert_eq!(received, [&header[..], b"data: 1\n\n"].concat());
     }
 
     #[tokio::test]

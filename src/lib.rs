@@ -16,6 +16,7 @@
 //!
 //! - *backend*: one inference server that can be chosen; *engine*: the software that runs there; *pool*: the backends
 //!   that serve the same models. *Downstream* is the client's side, *upstream* the backend's.
+//! - *caller*: whom an API key stands for, by its *label*; it is *charged* for its requests, within its *limits*.
 //! - *prompt*: what the engine sees after the chat template; *block*: the engine's unit of KV cache, some tokens of it;
 //!   *block hash*: identifies a block with everything before it; *run*: consecutive blocks that are indexed together.
 //! - *locality index*: which blocks each backend is believed to hold. *Assumed* entries come from our own decisions.
@@ -38,6 +39,7 @@
 
 pub mod access_log;
 pub mod admin;
+pub mod auth;
 mod budget;
 pub mod cli;
 mod client;
@@ -46,6 +48,7 @@ mod connections;
 pub mod control;
 mod demo;
 mod downstream;
+mod handover;
 pub mod kv_events;
 mod lifecycle;
 pub mod locality;
@@ -67,6 +70,7 @@ mod systemd;
 #[cfg(test)]
 mod testing;
 pub mod time;
+pub mod tls;
 pub mod tokens;
 pub mod trace;
 

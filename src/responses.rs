@@ -41,6 +41,19 @@ impl ResponseOwners {
         self.0.lock().put(xxh3_64(id.as_bytes()), owner);
     }
 
+    /// All of them by the hashes of their ids, the least recently used first: for another process.
+    pub(crate) fn all(&self) -> Vec<(u64, Owner)> {
+        self.0.lock().iter().rev().map(|(hash, owner)| (*hash, owner.clone())).collect()
+    }
+
+    /// Remembers what another process did, in the order of [`Self::all`].
+    pub(crate) fn restore(&self, remembered: impl Iterator<Item = (u64, Owner)>) {
+        let mut owners = self.0.lock();
+        remembered.for_each(|(hash, owner)| {
+            owners.put(hash, owner);
+        });
+    }
+
     /// Who made the response `id`, if that is remembered.
     pub fn owner(&self, id: &str) -> Option<Owner> {
         self.0.lock().get(&xxh3_64(id.as_bytes())).cloned()
@@ -76,6 +89,19 @@ mod tests {
         }
         assert_eq!(owners.owner("0"), None);
         assert!(owners.owner("1").is_some());
+    }
+
+    #[test]
+    fn another_process_remembers_the_same_in_the_same_order() {
+        let (old, new) = (ResponseOwners::default(), ResponseOwners::default());
+        for number in 0..100 {
+            let owner = Owner { pool: "p".into(), backend: format!("b{}", number % 7).into() };
+            old.remember(&number.to_string(), owner);
+        }
+        old.owner("3");
+        new.restore(old.all().into_iter());
+        assert_eq!(new.all(), old.all());
+        assert_eq!(new.owner("99"), old.owner("99"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::access_log::{self, AccessLog};
+use crate::auth::Callers;
 use crate::budget::ByteBudget;
 use crate::config::{self, Config};
 use crate::connections::Connections;
@@ -29,6 +30,8 @@ pub struct State {
     pub snapshot: ArcSwap<Snapshot>,
     /// The configuration in force. Written by the control loop alone, with the snapshot that follows from it.
     pub config: ArcSwap<Config>,
+    /// Who may call. Written by the control loop alone, with the configuration that it follows from.
+    pub callers: ArcSwap<Callers>,
     /// What is believed to be cached where. Written by requests (their own blocks) and by the control loop (tenants).
     pub index: Arc<LocalityIndex>,
     /// What engines say is cached where. Written by the tasks that follow their KV events.
@@ -74,6 +77,7 @@ impl State {
         let metrics = Arc::new(Metrics::new());
         let access_log = open_access_log(&config.logging, &metrics)?;
         let recorder = open_trace(&config.logging, &Recorder::off(Arc::clone(&metrics)))?;
+        let callers = Callers::new(&config.auth);
         Ok(Self {
             snapshot: ArcSwap::default(),
             index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), fastrand::u64(..))),
@@ -90,6 +94,7 @@ impl State {
             lifecycle: Arc::default(),
             access_log: ArcSwap::from_pointee(access_log),
             recorder: ArcSwap::from_pointee(recorder),
+            callers: ArcSwap::from_pointee(callers),
             config: ArcSwap::from_pointee(config),
         })
     }
@@ -144,6 +149,11 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Takes over changed callers. Those that stay keep what they have used.
+    pub fn set_callers(&self, auth: &config::Auth) {
+        self.callers.store(Arc::new(self.callers.load().next(auth)));
     }
 
     /// Takes over changed bounds of what is shared.

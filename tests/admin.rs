@@ -14,6 +14,7 @@ use common_control::proxy::Proxy;
 use common_control::settings::Settings;
 use common_control::{Scratch, chat, eventually, long_prompt, streamed};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 // === metrics ===
 
@@ -89,7 +90,15 @@ async fn every_documented_metric_is_there_and_every_metric_is_documented() {
         "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n\
          vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n",
     ));
-    let proxy = Proxy::with(&Settings::scraped("vllm", [&engine]), &[&engine]).await;
+    let scratch = Scratch::new();
+    // Callers have series of their own; the listener is open to those without a key.
+    let keys = scratch.file("keys.yaml", format!("keys: [{{label: a, hash: 'sha256:{}'}}]", "0".repeat(64)));
+    let settings = Settings {
+        listeners: "[{address: '127.0.0.1:0', requires_key: false}]".into(),
+        auth: format!("{{keys_file: {}}}", keys.display()),
+        ..Settings::scraped("vllm", [&engine])
+    };
+    let proxy = Proxy::with(&settings, &[&engine]).await;
     assert_eq!(proxy.chat(&chat("hello")).await.status, 200, "requests are counted by status, so there must be one");
     eventually("it is counted", async || proxy.metric("warmgate_requests_total").await.is_some()).await;
     let page = get(proxy.admin(), "/metrics").await.body;
@@ -205,15 +214,31 @@ async fn drain_and_undrain_act_on_the_backend_named() {
     assert_eq!(command("/backends/plain/flush").await.status, 404);
     for (name, paths) in [("plain", ["plain"; 2]), ("[::1]:8001", ["%5B::1%5D:8001", "[::1]:8001"])] {
         assert_eq!(command(&format!("/backends/{}/drain", paths[0])).await.json()["outcome"], "draining");
-        assert_eq!(proxy.state(name).await, "draining");
+        assert_eq!(proxy.state(name).await, "drained", "nothing is in flight there");
         assert_eq!(command(&format!("/backends/{}/undrain", paths[1])).await.json()["outcome"], "not draining");
         assert_eq!(proxy.state(name).await, "healthy");
     }
+    for (query, problem) in [
+        ("?deadline=5", "expected a duration with its unit"),
+        ("?deadline=25h", "from 0s to 24h"),
+        ("?deadlin=5m", "expected deadline=TIME"),
+    ] {
+        let refused = command(&format!("/backends/plain/drain{query}")).await;
+        assert_eq!(refused.status, 400, "{query}");
+        assert!(refused.body.contains(problem), "{query}: {}", refused.body);
+    }
+    assert_eq!(command("/backends/plain/undrain?deadline=5m").await.status, 400);
+    assert_eq!(proxy.state("plain").await, "healthy", "what is refused changes nothing");
     for name in ["plain", "%5b::1%5D:8001"] {
-        command(&format!("/backends/{name}/drain")).await;
+        command(&format!("/backends/{name}/drain?deadline=1h")).await;
+    }
+    assert_eq!(get(proxy.admin(), "/readyz").await.status, 200, "while nobody else can serve, they do");
+    assert_eq!(proxy.chat(&chat("hello")).await.status, 200);
+    for name in ["plain", "%5b::1%5D:8001"] {
+        command(&format!("/backends/{name}/drain?deadline=0s")).await;
     }
     assert_eq!(get(proxy.admin(), "/readyz").await.status, 503, "all are draining");
-    assert_eq!(proxy.chat(&chat("hello")).await.status, 503, "a drain does not fail open");
+    assert_eq!(proxy.chat(&chat("hello")).await.status, 503, "a drain that is over does not fail open");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -290,7 +315,15 @@ async fn prompts_and_keys_are_in_no_log_at_any_level() {
         let log = scratch.path().join("access.log");
         let access_log = if target == "file" { log.display().to_string() } else { target.to_owned() };
         let logging = format!("{{level: {level}, access_log: {access_log}}}");
-        let settings = Settings { logging, ..Settings::new(&engines) };
+        let key = scratch.file("key", SECRET);
+        let digest: String = Sha256::digest(SECRET).iter().map(|byte| format!("{byte:02x}")).collect();
+        let keys = scratch.file("keys", format!("keys: [{{label: a, hash: 'sha256:{digest}'}}]"));
+        let settings = Settings {
+            logging,
+            auth: format!("{{keys_file: {}}}", keys.display()),
+            pool: format!("engine: generic, policy: round_robin, api_key_file: {}", key.display()),
+            ..Settings::new(&engines)
+        };
         let mut process = Process::ready(&scratch.file("warmgate.yaml", settings.to_string())).await;
         for engine in &engines {
             process.until_state(engine.name(), "healthy").await;

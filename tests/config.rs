@@ -75,7 +75,7 @@ pools:
     let expected = "\
 f:2:14: listeners[0].address: found `8080`; expected IP:PORT, e.g. 127.0.0.1:8080, or 0.0.0.0:8080 for every interface
 f:3:10: listeners[0].h2c: found `maybe`; expected true or false
-f:5:12: admin.address: found `0.0.0.0:9090`; reachable from other machines; expected 127.0.0.1:PORT, or `allow_remote: true`
+f:5:12: admin.address: found `0.0.0.0:9090`; reachable from other machines; expected 127.0.0.1:PORT, or a `token_file` beside it
 f:6:3: admin.adress: unknown key; did you mean `address`?
 f:8:12: server.threads: found `-1`; expected a whole number from 0 to 1024
 f:9:16: server.drain_delay: found `5`; expected a duration with its unit (ms, s, m, h) from 0s to 5m, e.g. 1s
@@ -164,7 +164,7 @@ fn each_kind_of_mistake_is_placed_and_put_right() {
         ),
         (
             format!("{SMALL}colour: red\n"),
-            "f:3:1: colour: unknown key; expected one of listeners, admin, server, limits, locality, retry, logging, pools".into(),
+            "f:3:1: colour: unknown key; expected one of listeners, admin, auth, server, limits, locality, retry, logging, pools".into(),
         ),
         (format!("{SMALL}7: red\n"), "f:3:1: found `7`; expected a word as the key".into()),
     ] {
@@ -209,7 +209,8 @@ fn tls_files_are_looked_at() {
     };
     let config = good(&listener(&certificate, &key, ""));
     let Protocol::Tls(tls) = &config.listeners[0].protocol else { panic!("the listener speaks TLS") };
-    assert_eq!((tls.certificate.to_str(), tls.key.to_str()), (Some(certificate.as_str()), Some(key.as_str())));
+    let files = &tls.certificates[0];
+    assert_eq!((files.certificate.to_str(), files.key.to_str()), (Some(certificate.as_str()), Some(key.as_str())));
 
     let directory = scratch.0.display().to_string();
     let said = rendered(&listener("cert.pem", &directory, ", h2c: true"));
@@ -232,7 +233,7 @@ fn a_key_that_everyone_can_read_is_noted() {
     let config = good(&text);
     for (mode, noted) in [(0o644, true), (0o640, false)] {
         fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
-        let note = format!("listeners[0].tls.key: every user can read {key}; chmod 640 or 600 it");
+        let note = format!("listeners[0].tls: every user can read {key}; chmod 640 or 600 it");
         assert_eq!(check::notes(&config).contains(&note), noted, "mode {mode:o}");
     }
 }
@@ -251,23 +252,35 @@ f: note: pool p: hedging needs a second backend";
 
 #[test]
 fn a_good_file_is_summed_up() {
+    let scratch = Scratch::new("summed");
+    let (token, keys) = (scratch.file("token", "t"), scratch.file("keys", "keys: []"));
+    for (file, mode) in [(&token, 0o600), (&keys, 0o644)] {
+        fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    }
     assert_eq!(check::render("f", &good(SMALL)), "f: ok: 1 listener, 1 pool, 1 backend");
-    let text = "\
-listeners: [{address: 127.0.0.1:0}, {address: 0.0.0.0:8000, h2c: true}]
-admin: {address: 0.0.0.0:9090, allow_remote: true}
+    let text = format!(
+        "\
+listeners: [{{address: 127.0.0.1:0}}, {{address: 0.0.0.0:8000, h2c: true}}]
+admin: {{address: 0.0.0.0:9090, token_file: {token}}}
+auth: {{keys_file: {keys}}}
 pools:
-  - {name: a, models: [a], backends: []}
-  - {name: b, models: [b], kv_events: {enabled: true}, backends: [{url: 'http://localhost:8000'}, {url: 'http://h:8000'}]}
-";
-    let expected = "\
+  - {{name: a, models: [a], backends: []}}
+  - {{name: b, models: [b], kv_events: {{enabled: true}}, backends: [{{url: 'http://localhost:8000'}}, {{url: 'http://h:8000'}}]}}
+"
+    );
+    let expected = format!(
+        "\
 f: ok: 2 listeners, 2 pools, 2 backends
 f: note: listeners[0].address: port 0: the system chooses another one at each start
-f: note: admin.address: whoever reaches 0.0.0.0:9090 can drain and reload: it asks for no password
+f: note: admin.address: the token goes to 0.0.0.0:9090 in the clear: keep that network to operators
+f: note: auth.keys_file: it has no keys, so nobody can call
+f: note: auth.keys_file: every user can read {keys}; chmod 640 or 600 it
 f: note: pool a: no backends: its requests get 503 until a reload adds one
 f: note: pool b: kv_events without a tokenizer: only prompts of token ids can be looked up in them
 f: note: pool b: http://localhost:8000 is a listener of warmgate itself: a loop
-f: note: pools: a request for a model that no pool lists gets 404, as every pool lists its models";
-    assert_eq!(check::render("f", &good(text)), expected);
+f: note: pools: a request for a model that no pool lists gets 404, as every pool lists its models"
+    );
+    assert_eq!(check::render("f", &good(&text)), expected);
 }
 
 #[test]
@@ -287,6 +300,8 @@ fn only_what_is_bound_at_the_start_needs_a_restart() {
          pools: [{name: p, backends: [{url: 'http://127.0.0.1:8001'}]}]\n",
     );
     assert_eq!(needs_restart(&old, &other), ["listeners", "admin.address", "server.threads"]);
+    let open = good(&SMALL.replace("127.0.0.1:8080", "127.0.0.1:8080, requires_key: false"));
+    assert_eq!(needs_restart(&good(SMALL), &open), ["listeners[].requires_key"]);
 }
 
 #[test]
@@ -301,5 +316,32 @@ fn check_tries_the_certificates_that_run_would_use() {
         Command::new(env!("CARGO_BIN_EXE_warmgate")).args(["check", "--config", &file]).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("listeners[0].tls: ") && text.contains("PEM"), "{text}");
+    for (key, file) in [("certificate", &certificate), ("key", &key)] {
+        assert!(text.contains(&format!("listeners[0].tls.{key}: {file}: holds no ")), "{text}");
+    }
+}
+
+#[test]
+fn check_notes_what_expires_and_refuses_what_backends_could_not_be_trusted_by() {
+    let scratch = Scratch::new("tls-check");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2024, 12, 31);
+    let certificate = scratch.file("c.pem", params.self_signed(&key).unwrap().pem());
+    let (key, ca) = (scratch.file("k.pem", key.serialize_pem()), scratch.file("ca.pem", "no certificate"));
+    let check = |ca: &str| {
+        let tls = format!("{{certificate: {certificate}, key: {key}}}");
+        let pool = format!("{{name: p, tls: {{ca: {ca}}}, backends: [{{url: 'https://h:1'}}]}}");
+        let listener = format!("listeners: [{{address: 127.0.0.1:8443, tls: {tls}}}]");
+        let file = scratch.file("w.yaml", format!("{listener}\npools: [{pool}]\n"));
+        let output = Command::new(env!("CARGO_BIN_EXE_warmgate")).args(["check", "--config", &file]).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, text) = check("none");
+    assert_eq!(code, Some(0), "{text}");
+    let note = format!("note: listeners[0].tls.certificate: {certificate}: expired on 2024-12-31T00:00:00Z");
+    assert!(text.contains(&note), "{text}");
+    let (code, text) = check(&ca);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(&format!("pools[0].tls.ca: {ca}: holds no certificate in PEM form")), "{text}");
 }

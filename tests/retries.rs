@@ -180,7 +180,9 @@ async fn no_more_attempts_are_made_than_configured() {
 async fn statuses_that_say_something_of_the_request_are_passed_on_without_a_retry() {
     for status in [400, 401, 404, 409, 422, 429, 500, 501] {
         let fleet = always(3, status).await;
-        let proxy = Setup::new().pool("p", &fleet, NO_EJECTION).start().await;
+        // A 401 is about the caller where the backend is shown the caller's key.
+        let pool = format!("{NO_EJECTION}, forward_credentials: true");
+        let proxy = Setup::new().pool("p", &fleet, &pool).start().await;
         let response = client::post(proxy.http, CHAT, "", &chat("x")).await;
         assert_eq!((response.status, response.error_code().as_str()), (status, "theirs"), "{status} is passed on");
         assert_eq!((response.attempts(), fleet.received().len()), (1, 1), "{status} is not tried again");
@@ -369,6 +371,15 @@ async fn a_stale_pooled_connection_is_retried_and_held_against_nobody() {
     }
 }
 
+/// Whether a stream ends with the event that says that the backend broke it off, and with nothing else.
+fn is_broken_off(stream: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(stream);
+    let events: Vec<_> = text.split("\n\n").map(str::trim).filter(|event| !event.is_empty()).collect();
+    let last = events.last().and_then(|event| event.strip_prefix("data: ")).unwrap_or_default();
+    let last: Value = serde_json::from_str(last).unwrap_or_default();
+    events.len() == 2 && last["error"]["code"] == "upstream_broke_off"
+}
+
 /// Sends a part of an answer and, once the client has `seen` it, cuts it off by a reset or by a close.
 async fn cut(exchange: &mut Exchange, seen: &Semaphore, is_stream: bool, is_reset: bool) -> io::Result<()> {
     if is_stream {
@@ -409,7 +420,10 @@ async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
         assert_eq!((head.second_word(), head.header("x-warmgate-attempts")), ("200", Some("1")), "{case}");
         seen.add_permits(1);
         let rest = client.wire.body(head.response_framing("POST")).await;
-        assert_eq!(rest.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{case}: the client sees that it is cut");
+        match case.starts_with("stream") {
+            true => assert!(is_broken_off(&rest.unwrap()), "{case}: the client is told that there is no more"),
+            false => assert_eq!(rest.unwrap_err().kind(), io::ErrorKind::UnexpectedEof, "{case}: the client sees it"),
+        }
 
         let h2 = H2::connect(proxy.h2c).await;
         let mut stream = h2.post(CHAT, &[("x-cut", case)], body.len(), Length::Stated).await;
@@ -417,14 +431,15 @@ async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
         let (head, mut receive, _send) = stream.head().await.unwrap();
         assert_eq!((head.second_word(), head.header("x-warmgate-attempts")), ("200", Some("1")), "{case} on HTTP/2");
         seen.add_permits(1);
-        let mut last = Ok(bytes::Bytes::new());
-        while let Some(data) = within("data or a reset", receive.data()).await {
-            last = data;
-            if last.is_err() {
-                break;
-            }
+        let (mut rest, mut is_reset) = (Vec::new(), false);
+        while let (false, Some(data)) = (is_reset, within("data or a reset", receive.data()).await) {
+            is_reset = data.is_err();
+            rest.extend_from_slice(&data.unwrap_or_default());
         }
-        assert!(last.is_err(), "{case}: an HTTP/2 client sees a reset stream");
+        match case.starts_with("stream") {
+            true => assert!(!is_reset && is_broken_off(&rest), "{case}: an HTTP/2 client is told the same"),
+            false => assert!(is_reset, "{case}: an HTTP/2 client sees a reset stream"),
+        }
     }
     assert_eq!(fleet.received().len(), 2 * cases.len(), "one attempt each");
     proxy.let_go().await;

@@ -45,16 +45,24 @@ async fn stepwise(events: usize) -> (Fleet, Arc<Semaphore>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_is_received_before_the_next_one_is_sent() {
+    for hold in [false, true] {
+        an_event_is_received(hold).await;
+    }
+}
+
+async fn an_event_is_received(hold: bool) {
     const EVENTS: usize = 20;
     let (fleet, steps) = stepwise(EVENTS).await;
-    let proxy = Setup::of(&fleet).start().await;
+    let proxy = Setup::new().pool("p", &fleet, &format!("hold_header: {hold}")).start().await;
     let mut client = Client::connect(proxy.http).await;
     client.send("POST", CHAT, "", &streamed_chat("x")).await;
-    let head = client.head().await.expect("the header comes before the first token");
+    // If it is held it comes with the first token.
+    steps.add_permits(usize::from(hold));
+    let head = client.head().await.expect("otherwise the header comes before it");
     assert_eq!(head.header("content-type"), Some("text/event-stream"));
     for number in 0..EVENTS {
         // The backend has sent nothing beyond this event, so it was not held back for more.
-        steps.add_permits(1);
+        steps.add_permits(usize::from(!hold || number > 0));
         assert_eq!(client.event().await.unwrap(), Some(delta(number)), "event {number} comes by itself");
     }
     steps.add_permits(1);
@@ -65,15 +73,22 @@ async fn an_event_is_received_before_the_next_one_is_sent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_is_received_before_the_next_one_is_sent_over_http_2() {
+    for hold in [false, true] {
+        an_event_is_received_over_http_2(hold).await;
+    }
+}
+
+async fn an_event_is_received_over_http_2(hold: bool) {
     const EVENTS: usize = 20;
     let (fleet, steps) = stepwise(EVENTS).await;
-    let proxy = Setup::of(&fleet).start().await;
+    let proxy = Setup::new().pool("p", &fleet, &format!("hold_header: {hold}")).start().await;
     let body = streamed_chat("x");
     let mut stream = H2::connect(proxy.h2c).await.post(CHAT, &[], body.len(), Length::Stated).await;
     stream.send(&body, true).await.unwrap();
-    let (_, mut receive, _send) = stream.head().await.expect("the header comes before the first token");
+    steps.add_permits(usize::from(hold));
+    let (_, mut receive, _send) = stream.head().await.expect("the header comes before the first token, or with it");
     for number in 0..EVENTS {
-        steps.add_permits(1);
+        steps.add_permits(usize::from(!hold || number > 0));
         let data = within("an event", receive.data()).await.unwrap().unwrap();
         assert_eq!(data, format!("data: {}\n\n", delta(number)), "event {number} comes by itself");
         receive.flow_control().release_capacity(data.len()).unwrap();
@@ -89,7 +104,7 @@ async fn an_event_is_received_before_the_next_one_is_sent_over_http_2() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_pending_until_its_first_token_then_decoding_until_its_end() {
     let (fleet, steps) = stepwise(2).await;
-    let proxy = Setup::of(&fleet).start().await;
+    let proxy = Setup::new().pool("p", &fleet, "hold_header: false").start().await;
     let mut client = Client::connect(proxy.http).await;
     client.send("POST", CHAT, "", &streamed_chat(&"word ".repeat(400))).await;
     client.head().await.unwrap();
@@ -275,7 +290,8 @@ async fn when_the_client_leaves_the_backends_connection_is_closed_at_once() {
     let mut slowest = Duration::ZERO;
     for moment in [Moment::BeforeHeader, Moment::BeforeToken, Moment::MidStream] {
         let mut endless = Endless::start(moment).await;
-        let proxy = Setup::of(&endless.fleet).start().await;
+        // A held header does not come before a token.
+        let proxy = Setup::new().pool("p", &endless.fleet, "hold_header: false").start().await;
         for is_streamed in [true, false] {
             let body = if is_streamed { streamed_chat("x") } else { chat("x") };
             for way in ["fin", "reset", "half-close", "chunked fin", "h2 reset", "h2 close"] {

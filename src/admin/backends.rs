@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::pool::{Admission, BackendSnapshot, EventView, Fill, Health, PoolSnapshot};
+use crate::pool::{Admission, BackendSnapshot, DrainPhase, EventView, Fill, Health, PoolSnapshot};
 use crate::queue::Priority;
 use crate::state::State;
 use crate::time::Moment;
@@ -43,9 +43,12 @@ struct BackendReport {
     name: String,
     url: String,
     address: Option<String>,
-    /// One of `starting`, `healthy`, `unhealthy`, `ejected`, `probing`, `draining`.
+    /// One of `starting`, `healthy`, `unhealthy`, `ejected`, `probing`, `draining`, `drained`.
     state: &'static str,
     is_draining: bool,
+    /// How it leaves, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain: Option<DrainReport>,
     /// Whether it has as much as it is to have.
     is_full: bool,
     in_flight: u32,
@@ -63,6 +66,20 @@ struct BackendReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     kv_events_problem: Option<String>,
     engine: EngineReport,
+}
+
+/// The drain of a backend.
+#[derive(Debug, Serialize)]
+struct DrainReport {
+    /// One of `operator`, `removed`.
+    cause: &'static str,
+    /// One of `conversations`, `emptying`, `drained`.
+    phase: &'static str,
+    since_seconds: f64,
+    /// Until the deadline; 0 once it is over.
+    deadline_seconds: f64,
+    /// Sent there since it began.
+    requests: u64,
 }
 
 /// One source of KV events.
@@ -108,9 +125,12 @@ pub(super) fn report(state: &State, now: Moment) -> Report {
 }
 
 /// The one word for a backend's availability: the reason that weighs most.
-pub(super) fn state_of(backend: &BackendSnapshot, now: Moment) -> &'static str {
+pub(super) fn state_of(state: &State, backend: &BackendSnapshot, now: Moment) -> &'static str {
     match (backend.health, backend.backend.ejection().admission(now)) {
-        _ if backend.is_draining => "draining",
+        _ if backend.drain.is_some() => match backend.drain_phase(&state.index, now) {
+            Some(DrainPhase::Drained) => "drained",
+            _ => "draining",
+        },
         (Health::Starting, _) => "starting",
         (Health::Unhealthy, _) => "unhealthy",
         (Health::Healthy, Admission::Open) => "healthy",
@@ -148,8 +168,9 @@ fn backend_report(state: &State, pool: &PoolSnapshot, backend: &BackendSnapshot,
         name: backend.backend.name().to_string(),
         url: format!("{scheme}://{}", origin.authority()),
         address: backend.address.map(|address| address.to_string()),
-        state: state_of(backend, now),
-        is_draining: backend.is_draining,
+        state: state_of(state, backend, now),
+        is_draining: backend.drain.is_some(),
+        drain: drain_report(state, backend, now),
         is_full: pool.fill(backend, now) != Fill::Room,
         in_flight: view.in_flight,
         decoding: view.decoding,
@@ -163,6 +184,17 @@ fn backend_report(state: &State, pool: &PoolSnapshot, backend: &BackendSnapshot,
         kv_events_problem: backend.feeds_problem.as_deref().map(str::to_owned),
         engine: engine_report(backend, now),
     }
+}
+
+fn drain_report(state: &State, backend: &BackendSnapshot, now: Moment) -> Option<DrainReport> {
+    let (drain, phase) = (backend.drain.as_ref()?, backend.drain_phase(&state.index, now)?);
+    Some(DrainReport {
+        cause: drain.cause().name(),
+        phase: phase.name(),
+        since_seconds: now.since(drain.since()).as_secs_f64(),
+        deadline_seconds: drain.deadline().since(now).as_secs_f64(),
+        requests: drain.requests(),
+    })
 }
 
 fn event_report(view: &EventView, now: Moment) -> EventReport {

@@ -1,11 +1,13 @@
 //! POST /explain: what would be decided for a request, with every term; nothing is sent or accounted for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use serde::Serialize;
 
+use crate::auth::{Caller, Room};
 use crate::pool::{PoolSnapshot, Trust};
 use crate::proxy::{Head, Matched, Plan, Reject, plan};
 use crate::routing::{self, Candidate, CostTerms, Exclusion};
@@ -27,9 +29,26 @@ pub(super) struct Explanation {
     bytes_per_token: f64,
     /// The first blocks' hashes, in hexadecimal, each prompt's.
     block_hashes: Vec<Vec<String>>,
+    /// Whose request it would be, if that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<CallerExplanation>,
     chosen: Option<String>,
     /// The cheapest first, then those that are out.
     backends: Vec<BackendExplanation>,
+}
+
+/// A caller, and what it could take at the moment of each of its limits that it has.
+#[derive(Debug, Serialize)]
+struct CallerExplanation {
+    label: String,
+    priority: &'static str,
+    in_flight: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests_left: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_left: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uncached_tokens_left: Option<u64>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -59,18 +78,29 @@ struct BackendExplanation {
 /// Hashes shown of each prompt.
 const SHOWN_HASHES: usize = 32;
 
-/// Explains what would be done with `body`, sent to `path` at `now`.
+/// Explains what would be done with `body`, sent to `path` by `caller` at `now`.
 ///
 /// # Errors
 /// What the request would be rejected for.
-pub(super) async fn explain(state: &State, path: &str, body: &Bytes, now: Moment) -> Result<Explanation, Reject> {
+pub(super) async fn explain(
+    state: &State,
+    path: &str,
+    body: &Bytes,
+    caller: Option<&Arc<Caller>>,
+    now: Moment,
+) -> Result<Explanation, Reject> {
     let snapshot = state.snapshot.load_full();
-    let (index, plan) =
-        plan(&snapshot, Head { is_post: true, path, headers: &HeaderMap::new() }, body, &state.responses).await?;
+    let class = caller.map(|caller| caller.priority());
+    let head = Head { is_post: true, path, headers: &HeaderMap::new(), class };
+    let (index, plan) = plan(&snapshot, head, body, &state.responses).await?;
     let pool = &snapshot.pools()[index];
+    if let Some(caller) = caller {
+        let permitted = caller.permits(plan.model.as_deref(), pool.pool.name());
+        permitted.map_err(|denied| Reject::Denied { denied, model: plan.model.clone() })?;
+    }
     let matched = plan.matched(&state.index, &state.events, pool);
-    let filtered = routing::candidates(pool, &matched.tokens, &[], now);
-    let query = plan.query();
+    let query = plan.query_in(pool);
+    let filtered = routing::candidates(pool, &query, &matched.tokens, &[], now);
     let decision = routing::choose(&pool.policy, &query, &filtered.candidates, &mut fastrand::Rng::with_seed(0));
     let chosen = decision.map(|decision| decision.index);
     let costs = routing::score(&pool.policy.cost, &query, &filtered.candidates);
@@ -92,9 +122,22 @@ pub(super) async fn explain(state: &State, path: &str, body: &Bytes, now: Moment
         block_tokens: pool.block_tokens.get(),
         bytes_per_token: pool.pool.scale().bytes_per_token(),
         block_hashes: shown_hashes(&plan),
+        caller: caller.map(|caller| explain_caller(caller, now)),
         chosen: chosen.map(|index| name(pool, index)),
         backends,
     })
+}
+
+fn explain_caller(caller: &Arc<Caller>, now: Moment) -> CallerExplanation {
+    let left = |room: Option<Room>| room.map(|room| room.left);
+    CallerExplanation {
+        label: caller.label().to_owned(),
+        priority: caller.priority().name(),
+        in_flight: caller.in_flight(),
+        requests_left: left(caller.request_room(now)),
+        tokens_left: left(caller.token_room(now)),
+        uncached_tokens_left: left(caller.uncached_room(now)),
+    }
 }
 
 fn explain_candidate(

@@ -9,10 +9,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::backends::state_of;
 use crate::connections::Refusal;
 use crate::metrics::{BackendLabels, PoolLabels, PriorityLabels};
-use crate::pool::{BackendSnapshot, Fill, PoolSnapshot, Snapshot};
+use crate::pool::{Admission, BackendSnapshot, DrainPhase, Fill, Health, PoolSnapshot, Snapshot};
 use crate::queue::Priority;
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -25,7 +24,7 @@ type BackendGauge = (&'static str, &'static str, fn(&PoolSnapshot, &BackendSnaps
 
 const BACKEND_GAUGES: [BackendGauge; 12] = [
     ("backend_up", "1 while the backend can take requests: healthy, not ejected, not draining", |_, backend, now| {
-        Some(f64::from(u8::from(state_of(backend, now) == "healthy")))
+        Some(f64::from(u8::from(is_up(backend, now))))
     }),
     (
         "backend_full",
@@ -86,6 +85,7 @@ impl Collector for Gauges {
         let state = &self.0;
         let snapshot = state.snapshot.load();
         encode_backends(&mut encoder, state, &snapshot, time::now())?;
+        encode_drains(&mut encoder, state, &snapshot, time::now())?;
         encode_pools(&mut encoder, &snapshot)?;
         encode_queues(&mut encoder, &snapshot)?;
         encode_refused(&mut encoder, state)?;
@@ -136,6 +136,36 @@ fn encode_backends(
         "Blocks believed held by the backend",
         each_backend(snapshot)
             .map(|(labels, _, backend)| (labels, f64::from(state.index.tenant_blocks(backend.tenant)))),
+    )
+}
+
+/// Whether it is healthy, not ejected or probed, and not draining.
+fn is_up(backend: &BackendSnapshot, now: Moment) -> bool {
+    let is_admitted = backend.backend.ejection().admission(now) == Admission::Open;
+    backend.drain.is_none() && backend.health == Health::Healthy && is_admitted
+}
+
+/// How the drains of backends stand.
+fn encode_drains(encoder: &mut DescriptorEncoder<'_>, state: &State, snapshot: &Snapshot, now: Moment) -> fmt::Result {
+    let phase = |backend: &BackendSnapshot| {
+        backend.drain_phase(&state.index, now).map_or(0.0, |phase| match phase {
+            DrainPhase::Conversations => 1.0,
+            DrainPhase::Emptying => 2.0,
+            DrainPhase::Drained => 3.0,
+        })
+    };
+    encode_each(
+        encoder,
+        "backend_drain_phase",
+        "0 while the backend stays; draining: 1 while its conversations may go on, 2 while it empties, 3 when it is empty",
+        each_backend(snapshot).map(|(labels, _, backend)| (labels, phase(backend))),
+    )?;
+    let left = |backend: &BackendSnapshot| Some(backend.drain.as_ref()?.deadline().since(now).as_secs_f64());
+    encode_each(
+        encoder,
+        "backend_drain_deadline_seconds",
+        "Time that conversations may still go on at a draining backend",
+        each_backend(snapshot).filter_map(|(labels, _, backend)| Some((labels, left(backend)?))),
     )
 }
 

@@ -1,6 +1,9 @@
 //! The operators' listener: metrics, readiness, what is known of backends, drain and reload.
 
+mod access;
 mod backends;
+mod callers;
+mod certificates;
 mod events;
 mod explain;
 mod gauges;
@@ -15,12 +18,15 @@ use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use serde::Serialize;
 
-use crate::control::{Ended, Handle, Reloaded};
+use crate::config;
+use crate::control::{DrainOrder, Ended, Handle, Reloaded};
 use crate::proxy::Reject;
 use crate::proxy::body::{self, BodyLimits};
 use crate::state::State;
 use crate::time;
 
+pub use callers::CallerCounts;
+pub use certificates::Certificates;
 pub use events::Events;
 pub use gauges::Gauges;
 pub use shadows::Shadows;
@@ -30,9 +36,9 @@ GET  /metrics                  everything as Prometheus metrics
 GET  /healthz                  200 while the process lives
 GET  /readyz                   200 while every pool has a backend that can serve; else, and while draining, 503
 GET  /backends                 what is known of each backend, as JSON
-POST /explain[?path=PATH]      what would be decided for the request in the body, as JSON
+POST /explain[?path=PATH]      what would be decided for the request in the body, as JSON; &caller=LABEL: of this caller
 POST /reload                   read the configuration file again
-POST /backends/NAME/drain      give a backend no new requests
+POST /backends/NAME/drain[?deadline=5m]   give a backend nothing new; its conversations may go on until then
 POST /backends/NAME/undrain    give it requests again
 ";
 
@@ -61,6 +67,12 @@ impl Admin {
 
     async fn answer(&self, method: &Method, path: &str, query: Option<&str>, session: &mut ServerSession) -> Reply {
         let path = &*decoded(path);
+        if !access::is_allowed(&self.state.config.load().admin, path, &session.req_header().headers) {
+            // What it sends besides is not answered, and a connection that closes over it could be reset before the reply.
+            session.set_keepalive(None);
+            body::drain(session).await;
+            return access::refused();
+        }
         match method_of(path) {
             None => return failed(StatusCode::NOT_FOUND, "there is no such page; GET / lists what there is"),
             Some(right) if right != method => return wrong_method(&right),
@@ -74,7 +86,7 @@ impl Admin {
             "/backends" => json(StatusCode::OK, &backends::report(&self.state, time::now())),
             "/explain" => self.explain(query, session).await,
             "/reload" => self.reload().await,
-            _ => self.drain(path).await,
+            _ => self.drain(path, query).await,
         }
     }
 
@@ -87,13 +99,17 @@ impl Admin {
         }
     }
 
-    async fn drain(&self, path: &str) -> Reply {
-        let Some((name, is_draining)) = drain_command(path) else {
+    async fn drain(&self, path: &str, query: Option<&str>) -> Reply {
+        let Some((name, is_drain)) = drain_command(path) else {
             return failed(StatusCode::NOT_FOUND, "there is no such command; GET / lists what there is");
         };
-        match self.control.set_draining(name, is_draining).await {
+        let order = match drain_order(is_drain, query) {
+            Ok(order) => order,
+            Err(problem) => return failed(StatusCode::BAD_REQUEST, &problem),
+        };
+        match self.control.drain(name, order).await {
             Ok(0) => failed(StatusCode::NOT_FOUND, &format!("no backend is named {name:?}; GET /backends lists them")),
-            Ok(_) => done(if is_draining { "draining" } else { "not draining" }),
+            Ok(_) => done(if is_drain { "draining" } else { "not draining" }),
             Err(Ended) => failed(StatusCode::SERVICE_UNAVAILABLE, &Ended.to_string()),
         }
     }
@@ -104,8 +120,16 @@ impl Admin {
             Ok(body) => body,
             Err(error) => return rejected(&error.into()),
         };
-        let path = asked_path(query).unwrap_or("/v1/chat/completions");
-        match explain::explain(&self.state, &decoded(path), &body.bytes(), time::now()).await {
+        let path = asked(query, "path").unwrap_or("/v1/chat/completions");
+        let callers = self.state.callers.load();
+        let caller = match asked(query, "caller") {
+            Some(label) => match callers.named(&decoded(label)) {
+                Some(caller) => Some(caller),
+                None => return failed(StatusCode::NOT_FOUND, "no caller has this label"),
+            },
+            None => None,
+        };
+        match explain::explain(&self.state, &decoded(path), &body.bytes(), caller, time::now()).await {
             Ok(explanation) => json(StatusCode::OK, &explanation),
             Err(reject) => rejected(&reject),
         }
@@ -144,6 +168,21 @@ fn drain_command(path: &str) -> Option<(&str, bool)> {
     }
 }
 
+/// What is asked for, with the deadline that the query may name.
+fn drain_order(is_drain: bool, query: Option<&str>) -> Result<DrainOrder, String> {
+    let given = query.filter(|query| !query.is_empty());
+    match (is_drain, given, given.and_then(|query| query.strip_prefix("deadline="))) {
+        (false, None, _) => Ok(DrainOrder::Undrain),
+        (true, None, _) => Ok(DrainOrder::Drain(None)),
+        (true, Some(_), Some(time)) => match config::drain_deadline(time) {
+            Ok(time) => Ok(DrainOrder::Drain(Some(time))),
+            Err(right) => Err(format!("deadline: found {time:?}; {right}")),
+        },
+        (true, Some(query), None) => Err(format!("found {query:?}; expected deadline=TIME, e.g. deadline=5m")),
+        (false, Some(query), _) => Err(format!("found {query:?}; expected nothing behind the path")),
+    }
+}
+
 /// With `%5B` and the like as what they stand for: backends may have brackets in their names. What does not decode to
 /// text stays as it is, and names nothing.
 fn decoded(path: &str) -> Cow<'_, str> {
@@ -165,9 +204,9 @@ fn hexadecimal(digits: [u8; 2]) -> Option<u8> {
     Some(digit(digits[0])? * 16 + digit(digits[1])?)
 }
 
-/// The path that is asked about: `path` of the query.
-fn asked_path(query: Option<&str>) -> Option<&str> {
-    query?.split('&').find_map(|pair| pair.strip_prefix("path="))
+/// What is asked about: the value of `name` in the query.
+fn asked<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    query?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
 fn metrics(state: &State) -> Reply {

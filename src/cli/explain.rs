@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use super::output::print;
 use crate::client::Client;
-use crate::config;
+use crate::config::{self, Secret};
 
 /// How long the proxy may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -24,9 +25,18 @@ const SHOWN_SECONDS: f64 = 0.000_05;
 /// What to explain.
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// The configuration of the running proxy: it says where the admin listener is
-    #[arg(long, short, value_name = "FILE")]
-    config: PathBuf,
+    /// The configuration of the running proxy: it says where the admin listener is, and its token
+    #[arg(long, short, value_name = "FILE", required_unless_present = "admin")]
+    config: Option<PathBuf>,
+    /// Where the admin listener is, for whoever cannot read the configuration and the files that it names
+    #[arg(long, value_name = "IP:PORT", conflicts_with = "config")]
+    admin: Option<SocketAddr>,
+    /// A file with the admin listener's token, if it has one
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    token_file: Option<PathBuf>,
+    /// Whose request it would be, by the label of the keys_file
+    #[arg(long, value_name = "LABEL")]
+    caller: Option<String>,
     /// The request's body (JSON)
     #[arg(long, short, value_name = "FILE")]
     body: PathBuf,
@@ -40,11 +50,12 @@ pub(super) struct ExplainArgs {
 
 /// Runs the command.
 pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let address = config::load(&args.config)?.admin.address;
+    let (address, token) = listener(args)?;
     let body = std::fs::read(&args.body).map_err(|error| format!("{}: {error}", args.body.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = Client::for_address(address, LIMIT);
-    let path = format!("/explain?path={}", args.path);
+    let client = Client::for_address(address, LIMIT).with_key(token.as_ref());
+    let caller = args.caller.as_ref().map(|label| format!("&caller={label}")).unwrap_or_default();
+    let path = format!("/explain?path={}{caller}", args.path);
     let reply = runtime
         .block_on(client.ask(address, Method::POST, &path, Bytes::from(body)))
         .map_err(|error| format!("no answer from the admin listener at {address} ({error}); is the proxy running?"))?;
@@ -52,12 +63,28 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {
         return Err(message.to_owned().into());
     }
+    if let Some(detail) = answer["detail"].as_str() {
+        return Err(format!("the admin listener at {address} refused: {detail}").into());
+    }
     if args.json {
         print(serde_json::to_string_pretty(&answer)?)?;
     } else {
         print(table(&answer).trim_end_matches('\n'))?;
     }
     Ok(if reply.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Where the admin listener is, and its token.
+fn listener(args: &ExplainArgs) -> Result<(SocketAddr, Option<Secret>), Box<dyn Error>> {
+    if let Some(file) = &args.config {
+        let admin = config::load(file)?.admin;
+        return Ok((admin.address, admin.token));
+    }
+    let token = args.token_file.as_ref().map(|file| {
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        Ok::<_, String>(Secret::new(text.trim_end()))
+    });
+    Ok((args.admin.ok_or("neither --config nor --admin says where the admin listener is")?, token.transpose()?))
 }
 
 /// The explanation for people: the prompt in a line, then a line a backend, the cheapest first.
@@ -73,6 +100,10 @@ fn table(answer: &Value) -> String {
         answer["blocks"],
         answer["block_tokens"],
     );
+    if let Some(caller) = answer["caller"].as_object() {
+        let known: Vec<String> = caller.iter().map(|(name, value)| format!("{name} {}", unquoted(value))).collect();
+        let _ = writeln!(out, "caller: {}", known.join(", "));
+    }
     if answer["prompt_tokens"] == 0 {
         let _ = writeln!(out, "the request carries no prompt that is known at its path: it goes by load");
     }
@@ -91,6 +122,10 @@ fn table(answer: &Value) -> String {
         let _ = writeln!(out, "{}", row(backend));
     }
     out
+}
+
+fn unquoted(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn row(backend: &Value) -> String {

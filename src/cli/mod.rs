@@ -2,20 +2,24 @@
 
 mod engine;
 mod explain;
+mod key;
 pub(crate) mod output;
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Config};
+use crate::config;
 use crate::control;
 use crate::demo::{self, DemoArgs};
+use crate::handover::launcher;
 use crate::server;
 use crate::sim::EngineArgs;
 use crate::simulate::{self, SimulateArgs};
+use crate::tls;
 
 /// A load balancer for LLM inference fleets: it sends each request to the backend that already holds the prompt's
 /// prefix in its KV cache, unless waiting there costs more than recomputing.
@@ -32,7 +36,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve: the proxy itself, until SIGTERM (drains) or SIGINT (at once); SIGHUP reloads the configuration
+    /// Serve: the proxy itself, until SIGTERM (drains) or SIGINT (at once); SIGHUP reloads the configuration,
+    /// SIGUSR2 lets a new process take over
     Run(ConfigArgs),
     /// Check a configuration: every problem at once, with where it is and what would be right; exit status 1 if any
     Check(ConfigArgs),
@@ -40,10 +45,15 @@ enum Command {
     Demo(DemoArgs),
     /// Ask the running proxy what it would do with a request: its blocks, and the cost of every backend
     Explain(explain::ExplainArgs),
+    /// Make an API key for a caller, and the line of the keys_file that knows it
+    Key(key::KeyArgs),
     /// Compare policies on a simulated fleet, on built-in workloads or a recorded trace, in simulated time
     Simulate(SimulateArgs),
     /// Run one simulated engine over HTTP: for trying, tests and benchmarks
     Engine(EngineArgs),
+    /// Start the process that takes over in an upgrade; `run` calls it
+    #[command(name = launcher::COMMAND, hide = true)]
+    Launch(LaunchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -53,6 +63,13 @@ struct ConfigArgs {
     config: PathBuf,
 }
 
+#[derive(Debug, Args)]
+struct LaunchArgs {
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
@@ -60,8 +77,10 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check(&args.config),
         Command::Demo(args) => demo::run(&args),
         Command::Explain(args) => explain::explain(&args),
+        Command::Key(args) => key::run(&args),
         Command::Simulate(args) => simulate::simulate(&args),
         Command::Engine(args) => engine::run(args),
+        Command::Launch(args) => launch(&args.command),
     };
     match outcome {
         Ok(code) => code,
@@ -73,8 +92,13 @@ pub fn main() -> ExitCode {
 }
 
 fn run(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
-    server::run(load(path)?, path)?;
+    server::run(path)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn launch(command: &[OsString]) -> Result<ExitCode, Box<dyn Error>> {
+    let (program, arguments) = command.split_first().ok_or("the program to start is missing")?;
+    Ok(launcher::launch(Path::new(program), arguments)?)
 }
 
 fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
@@ -86,30 +110,25 @@ fn check(path: &Path) -> Result<ExitCode, Box<dyn Error>> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    if let Err((place, error)) = server::check(&config) {
-        output::print(format_args!("{name}: listeners[{place}].tls: {error}"))?;
-        return Ok(ExitCode::FAILURE);
-    }
+    let notes = match tls::Loaded::check(&config) {
+        Ok(notes) => notes,
+        Err(faults) => {
+            let lines: Vec<_> = faults.0.iter().map(|fault| format!("{name}: {fault}")).collect();
+            output::print(lines.join("\n"))?;
+            return Ok(ExitCode::FAILURE);
+        }
+    };
     if let Err(error) = control::check_tokenizers(&config) {
         output::print(format_args!("{name}: {error}"))?;
         return Ok(ExitCode::FAILURE);
     }
-    output::print(config::check::render(&name, &config))?;
+    let notes = notes.iter().map(|note| format!("\n{name}: note: {note}"));
+    output::print(config::check::render(&name, &config) + &notes.collect::<String>())?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn load(path: &Path) -> Result<Config, Box<dyn Error>> {
-    Ok(config::load(path)?)
 }
 
 /// Prints an error with what caused it.
 #[expect(clippy::print_stderr, reason = "the result of the command")]
 fn report(error: &dyn Error) {
-    let mut text = format!("warmgate: {error}");
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
-    eprintln!("{}", text.trim_end());
+    eprintln!("warmgate: {}", server::with_causes(error));
 }

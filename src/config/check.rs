@@ -1,7 +1,7 @@
 //! What `warmgate check` says of a configuration that is right: its size, and what is worth a second look.
 
 use super::problem::counted;
-use super::{BackendUrl, Config, Host, Listener, Pool, Protocol};
+use super::{Backend, BackendUrl, Config, Host, Listener, Pool, Protocol, Scheme, Secret, Verify};
 use std::path::Path;
 
 /// One line that `origin` is good, and a line for each of [`notes`].
@@ -26,17 +26,19 @@ pub fn notes(config: &Config) -> Vec<String> {
         if listener.address.port() == 0 {
             notes.push(format!("listeners[{at}].address: port 0: the system chooses another one at each start"));
         }
-        if let Protocol::Tls(tls) = &listener.protocol
-            && others_can_read(&tls.key)
-        {
-            let path = tls.key.display();
-            notes.push(format!("listeners[{at}].tls.key: every user can read {path}; chmod 640 or 600 it"));
+        if let Protocol::Tls(tls) = &listener.protocol {
+            let keys = tls.certificates.iter().map(|files| &files.key).filter(|key| others_can_read(key));
+            notes.extend(keys.map(|key| format!("listeners[{at}].tls: {}", open_key(key))));
         }
     }
     if !config.admin.address.ip().is_loopback() {
         let address = config.admin.address;
-        notes.push(format!("admin.address: whoever reaches {address} can drain and reload: it asks for no password"));
+        notes.push(format!("admin.address: the token goes to {address} in the clear: keep that network to operators"));
     }
+    if config.auth.keys_file.is_some() && config.auth.keys.is_empty() {
+        notes.push("auth.keys_file: it has no keys, so nobody can call".to_owned());
+    }
+    notes.extend(open_secrets(config));
     config.pools.iter().for_each(|pool| notes.extend(pool_notes(pool, &config.listeners)));
     if config.pools.iter().all(|pool| !pool.models.is_empty()) {
         notes.push(
@@ -44,6 +46,18 @@ pub fn notes(config: &Config) -> Vec<String> {
         );
     }
     notes
+}
+
+/// Files of keys and tokens that every user of this machine can read.
+pub fn open_secrets(config: &Config) -> Vec<String> {
+    let keys = config.auth.keys_file.as_deref().map(|path| ("auth.keys_file".to_owned(), path));
+    let token = config.admin.token.as_ref().and_then(Secret::file).map(|path| ("admin.token_file".to_owned(), path));
+    let pools = config.pools.iter().filter_map(|pool| {
+        let path = pool.api_key.as_ref()?.file()?;
+        Some((format!("pool {}: api_key_file", pool.name), path))
+    });
+    let files = keys.into_iter().chain(token).chain(pools).filter(|(_, path)| others_can_read(path));
+    files.map(|(key, path)| format!("{key}: every user can read {}; chmod 640 or 600 it", path.display())).collect()
 }
 
 fn pool_notes(pool: &Pool, listeners: &[Listener]) -> Vec<String> {
@@ -73,11 +87,28 @@ fn pool_notes(pool: &Pool, listeners: &[Listener]) -> Vec<String> {
         ));
     }
     for backend in &pool.backends {
+        notes.extend(tls_notes(backend).map(|note| format!("pool {}: {}: {note}", pool.name, backend.name)));
         if listeners.iter().any(|listener| is_same_place(listener, &backend.url)) {
             notes.push(format!("pool {}: {} is a listener of warmgate itself: a loop", pool.name, backend.url));
         }
     }
     notes
+}
+
+fn tls_notes(backend: &Backend) -> impl Iterator<Item = String> {
+    let unchecked = match backend.tls.verify {
+        _ if backend.url.scheme == Scheme::Http => None,
+        Verify::Full => None,
+        Verify::InsecureAnyName => Some("tls.verify: any backend with a certificate of its CA can stand in for it"),
+        Verify::InsecureAnything => Some("tls.verify: whoever answers there is believed, and reads all prompts"),
+    };
+    let client = backend.tls.client.as_ref().filter(|files| others_can_read(&files.key));
+    let key = client.map(|files| format!("tls.client_key: {}", open_key(&files.key)));
+    unchecked.map(str::to_owned).into_iter().chain(key)
+}
+
+fn open_key(path: &Path) -> String {
+    format!("every user can read {}; chmod 640 or 600 it", path.display())
 }
 
 fn is_same_place(listener: &Listener, url: &BackendUrl) -> bool {

@@ -62,7 +62,7 @@ pub(super) fn by_rank(backend: Backend, ranks: u32) -> Vec<Backend> {
             replay: events.replay.as_deref().map(|replay| shifted(replay, rank)),
             topic: events.topic.clone(),
         });
-        Backend { url: backend.url.clone(), name: format!("{}-r{rank}", backend.name), rank: Some(rank), kv_events }
+        Backend { name: format!("{}-r{rank}", backend.name), rank: Some(rank), kv_events, ..backend.clone() }
     };
     (0..ranks).map(of_rank).collect()
 }

@@ -5,15 +5,19 @@
 //! configuration is dropped then, and only the problems leave this file.
 
 use super::apart::is_rotated_with;
+use super::auth;
 use super::exact;
 use super::problem::Found;
 use super::queue;
 use super::reader::{Key, Place, Reader, Section};
+use super::timing::{self, timeouts};
+use super::tls;
 use super::tree::Item;
+use super::upgrade::upgrade;
 use super::values as kind;
 use super::{
-    AccessLog, Admin, Backend, BlockTrace, Config, Ejection, Engine, Health, Limits, Listener, Locality, Logging,
-    Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, Tls,
+    AccessLog, Admin, AdminPage, Backend, BlockTrace, Choice, Config, Ejection, Engine, Health, Limits, Listener,
+    Locality, Logging, Metrics, Policy, Pool, Protocol, Retry, Server, Timeouts, UpstreamTls,
 };
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -34,16 +38,17 @@ pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const MINUTE: Duration = Duration::from_secs(60);
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(24 * 3_600);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// The configuration a file's tree says, or everything that is wrong with it.
-pub(super) fn read(tree: &Item) -> Result<Config, Found> {
+/// The configuration a file's tree says, and everything that is wrong with it: with a problem, it is not to be used but
+/// for finding more of them. An error if the tree says none at all.
+pub(super) fn read(tree: &Item) -> Result<(Config, Found), Found> {
     let mut reader = Reader::default();
     let config = reader.root(tree, root);
     let (problems, _) = reader.finish();
     match config {
-        Some(config) if problems.is_empty() => Ok(config),
-        _ => Err(problems),
+        Some(config) => Ok((config, problems)),
+        None => Err(problems),
     }
 }
 
@@ -73,6 +78,7 @@ fn root(file: &mut Section<'_, '_>) -> Config {
     Config {
         listeners,
         admin,
+        auth: file.section("auth", auth::auth),
         server: file.section("server", server),
         limits: file.section("limits", limits),
         locality: file.section("locality", locality),
@@ -84,12 +90,9 @@ fn root(file: &mut Section<'_, '_>) -> Config {
 
 fn listener(section: &mut Section<'_, '_>, addresses: &mut Vec<(Place, SocketAddr)>) -> Option<Listener> {
     let address = section.required("address", kind::address());
-    let tls = section.optional_section("tls", |tls| {
-        let certificate = tls.required("certificate", kind::readable_file());
-        let key = tls.required("key", kind::readable_file());
-        Some(Tls { certificate: certificate?, key: key? })
-    });
+    let tls = section.optional_section("tls", tls::listener);
     let is_h2c = section.value("h2c", kind::flag(), false);
+    let requires_key = section.value("requires_key", kind::flag(), true);
     let address = address?;
     addresses.push((section.place_of("address"), address));
     let protocol = match (section.has("tls"), is_h2c) {
@@ -101,7 +104,7 @@ fn listener(section: &mut Section<'_, '_>, addresses: &mut Vec<(Place, SocketAdd
         (false, true) => Protocol::H2c,
         (false, false) => Protocol::Http,
     };
-    Some(Listener { address, protocol })
+    Some(Listener { address, protocol, requires_key })
 }
 
 /// Two sockets cannot have one address, nor one port where either takes every interface.
@@ -126,11 +129,17 @@ fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
 fn admin(section: &mut Section<'_, '_>) -> Admin {
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 9090));
     let address = section.value("address", kind::address(), local);
-    let allow_remote = section.value("allow_remote", kind::flag(), false);
-    if !address.ip().is_loopback() && !allow_remote {
-        section.reject("address", "reachable from other machines; expected 127.0.0.1:PORT, or `allow_remote: true`");
+    let token = section.value("token_file", kind::secret_file_or_none(), None);
+    let open_pages = section.values("open_paths", AdminPage::NAMES.len(), kind::choice());
+    if !address.ip().is_loopback() && token.is_none() {
+        section
+            .reject("address", "reachable from other machines; expected 127.0.0.1:PORT, or a `token_file` beside it");
     }
-    Admin { address, allow_remote }
+    let open_pages = match open_pages {
+        Some(given) => given.into_iter().map(|(_, page)| page).collect(),
+        None => vec![AdminPage::Healthz, AdminPage::Readyz],
+    };
+    Admin { address, token, open_pages }
 }
 
 fn server(section: &mut Section<'_, '_>) -> Server {
@@ -142,6 +151,7 @@ fn server(section: &mut Section<'_, '_>) -> Server {
         drain_timeout: section.value("drain_timeout", kind::duration(Duration::ZERO, DAY), secs(300)),
         write_timeout: section.value("write_timeout", kind::duration(secs(1), HOUR), MINUTE),
         response_headers: section.value("response_headers", kind::flag(), true),
+        upgrade: section.section("upgrade", upgrade),
     }
 }
 
@@ -218,6 +228,7 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
     let models = models(section);
     let (max_in_flight, max_pending_prefill) = queue::limits(section);
     let engine = section.value("engine", kind::choice(), Engine::Generic);
+    let tls = section.optional_section("tls", |tls| tls::upstream(tls, &UpstreamTls::default())).unwrap_or_default();
     let pool = Pool {
         models,
         engine,
@@ -229,6 +240,7 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         block_tokens: section.value("block_tokens", kind::count(8192), at_least_one(16)),
         kv_tokens: section.value("kv_tokens", kind::count(1_000_000_000), at_least_one(400_000)),
         api_key: section.value("api_key_file", kind::secret_file_or_none(), None),
+        forward_credentials: section.value("forward_credentials", kind::flag(), false),
         tokenizer: section.optional_section("tokenizer", exact::tokenizer),
         kv_events: section.section("kv_events", exact::kv_events),
         health: section.section("health", |section| health(section, engine)),
@@ -239,8 +251,11 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         queue: section.section("queue", queue::queue),
         hedging: section.section("hedging", queue::hedging),
         timeouts: section.section("timeouts", timeouts),
+        hold_header: section.value("hold_header", kind::flag(), true),
+        drain: section.section("drain", timing::drain),
         keepalive_idle: section.value("keepalive_idle", kind::duration(millis(100), HOUR), secs(4)),
-        backends: backends(section),
+        backends: backends(section, &tls),
+        tls,
         name: name.unwrap_or_default(),
     };
     if pool.kv_tokens < pool.block_tokens {
@@ -308,26 +323,19 @@ fn ejection(section: &mut Section<'_, '_>) -> Ejection {
     ejection
 }
 
-fn timeouts(section: &mut Section<'_, '_>) -> Timeouts {
-    Timeouts {
-        connect: section.value("connect", kind::duration(millis(10), MINUTE), secs(2)),
-        read: section.value("read", kind::duration(millis(100), DAY), secs(600)),
-        write: section.value("write", kind::duration(millis(100), HOUR), secs(30)),
-    }
-}
-
-fn backends(pool: &mut Section<'_, '_>) -> Vec<Backend> {
+fn backends(pool: &mut Section<'_, '_>, usual_tls: &UpstreamTls) -> Vec<Backend> {
     let scope = pool.path().to_owned();
     let backends = pool.sections("backends", (0, MAX_BACKENDS), "- url: http://10.0.0.7:8000", |section| {
         let url = section.required("url", kind::url());
         let name = section.optional("name", kind::word(256, "_.:[]-"));
         let ranks = exact::ranks(section);
         let kv_events = section.optional_section("kv_events", |events| exact::event_endpoint(events, ranks));
+        let tls = tls::of_backend(section, url.as_ref(), usual_tls);
         let url = url?;
         let is_first = section.claim(&section.place_of("url"), &format!("{scope} url"), &url.to_string());
         // A repeated url without a name repeats the name as well, which is not worth a second problem.
         let claims_name = is_first || name.is_some();
-        let backend = Backend { name: name.unwrap_or_else(|| url.authority()), url, rank: None, kv_events };
+        let backend = Backend { name: name.unwrap_or_else(|| url.authority()), url, rank: None, kv_events, tls };
         let backends = exact::by_rank(backend, ranks);
         for events in backends.iter().filter_map(|backend| backend.kv_events.as_ref()) {
             section.claim(&section.place_of("kv_events"), &format!("{scope} kv_events.endpoint"), &events.endpoint);

@@ -8,30 +8,39 @@
 //! Left to others: whether a certificate parses, whether an address can be bound, whether a backend answers.
 
 mod apart;
+mod auth;
 pub mod check;
+mod digest;
 mod exact;
 mod file;
 mod problem;
 mod queue;
 mod reader;
 mod sections;
+mod timing;
+mod tls;
 mod tree;
+mod upgrade;
 mod url;
 mod values;
 
 #[cfg(test)]
 mod tests;
 
+pub use crate::queue::Priority;
+pub use digest::{KeyDigest, NotADigest};
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
-    AccessLog, Admin, Backend, BlockTrace, Choice, Ejection, Engine, EventEndpoint, Health, Hedging, KvEvents, Limits,
-    Listener, Locality, Logging, MaxInFlight, Metrics, Policy, Pool, Protocol, Queue, Retry, Secret, Server, Timeouts,
-    Tls, Tokenizer,
+    AccessLog, Admin, AdminPage, Auth, Backend, BlockTrace, CertificateFiles, Choice, ClientCertificates, Drain,
+    Ejection, Engine, EventEndpoint, Health, Hedging, Key, KeyLimits, KvEvents, Limits, Listener, Locality, Logging,
+    MaxInFlight, Metrics, Policy, Pool, Protocol, Queue, Retry, Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer,
+    Upgrade, UpstreamTls, Verify,
 };
+pub use timing::drain_deadline;
 pub use url::{BackendUrl, Host, Scheme, UrlError};
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A checked configuration. Parts compare, so that a reload can tell what has changed.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +49,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// The operators' listener.
     pub admin: Admin,
+    /// Who may call.
+    pub auth: Auth,
     /// The process and its client connections.
     pub server: Server,
     /// What a request may take up.
@@ -61,32 +72,63 @@ pub struct Config {
 pub fn load(path: impl AsRef<Path>) -> Result<Config, Problems> {
     let path = path.as_ref();
     let origin = path.display().to_string();
-    let bytes =
-        read_bounded(path).map_err(|error| Problems::whole_file(&origin, format!("cannot be read: {error}")))?;
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
-        Problems::whole_file(&origin, format!("not UTF-8 text from line {line} on"))
-    })?;
-    parse(text, &origin)
+    parse(&read_text(path, &origin)?, &origin)
 }
 
 /// The configuration in `text`; problems name it `origin`. Files that the text names are looked at.
 ///
 /// # Errors
-/// [`Problems`]: everything that is wrong with the text.
+/// [`Problems`]: everything that is wrong with the text, and with the file of keys that it names.
 pub fn parse(text: &str, origin: &str) -> Result<Config, Problems> {
     let tree = tree::read(text).map_err(|problem| Problems::one(origin, problem))?;
-    file::read(&tree).map_err(|found| Problems::new(origin, found))
+    let (mut config, found) = file::read(&tree).map_err(|found| Problems::new(origin, found))?;
+    let mut problems = (!found.is_empty()).then(|| Problems::new(origin, found));
+    if let Some(path) = &config.auth.keys_file {
+        // Names of pools are known only where those could be read.
+        let pools = problems.is_none().then_some(&*config.pools);
+        match auth::load(path, pools) {
+            Ok(keys) => config.auth.keys = keys,
+            Err(more) => {
+                problems = Some(match problems {
+                    Some(problems) => problems.and(more),
+                    None => more,
+                });
+            }
+        }
+    }
+    problems.map_or(Ok(config), Err)
+}
+
+impl Config {
+    /// The files that a reload reads again besides the configuration itself, and whose change calls for one: those of
+    /// keys and tokens.
+    pub fn secret_files(&self) -> Vec<PathBuf> {
+        let keys = self.auth.keys_file.clone();
+        let secrets = self.pools.iter().map(|pool| &pool.api_key).chain([&self.admin.token]);
+        let secrets = secrets.filter_map(|secret| Some(secret.as_ref()?.file()?.to_owned()));
+        let mut files: Vec<PathBuf> = keys.into_iter().chain(secrets).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
 }
 
 /// The keys that differ between the two and cannot be changed in a running process; empty when `new` can be applied.
 pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    // The order of listeners means nothing, and no two have the same address.
+    // The order of listeners means nothing, and what their TLS is like can change.
+    let places = |config: &Config, place| config.listeners.iter().filter(|other| other.place() == place).count();
     let same_listeners = old.listeners.len() == new.listeners.len()
-        && old.listeners.iter().all(|listener| new.listeners.contains(listener));
+        && old.listeners.iter().all(|listener| places(old, listener.place()) == places(new, listener.place()));
+    // A gateway is made for its listener.
+    let place = |listener: &Listener| (listener.address, listener.requires_key);
+    let has_other_callers = |listener: &Listener| {
+        let mut there = new.listeners.iter().filter(|other| other.address == listener.address).peekable();
+        there.peek().is_some() && !there.any(|other| place(other) == place(listener))
+    };
     let changes = [
         // Sockets are bound, and Pingora's services and runtimes sized, before it runs.
         ("listeners", !same_listeners),
+        ("listeners[].requires_key", old.listeners.iter().any(has_other_callers)),
         ("admin.address", old.admin.address != new.admin.address),
         ("server.threads", old.server.threads != new.server.threads),
         // Shrinking an index in place would stop its readers for as long as that takes.
@@ -94,6 +136,15 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("locality.max_event_bytes", old.locality.max_event_bytes != new.locality.max_event_bytes),
     ];
     changes.into_iter().filter(|(_, has_changed)| *has_changed).map(|(key, _)| key).collect()
+}
+
+fn read_text(path: &Path, origin: &str) -> Result<String, Problems> {
+    let bytes = read_bounded(path).map_err(|error| Problems::whole_file(origin, format!("cannot be read: {error}")))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        Problems::whole_file(origin, format!("not UTF-8 text from line {line} on"))
+    })
 }
 
 fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {

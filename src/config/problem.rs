@@ -37,6 +37,8 @@ pub struct Problems {
     list: Vec<Problem>,
     /// Problems beyond [`MAX_LISTED`], counted only.
     unlisted: usize,
+    /// Those of a file that this one names.
+    more: Option<Box<Problems>>,
 }
 
 /// Problems as they are found, of which no more than [`MAX_LISTED`] are kept.
@@ -80,12 +82,12 @@ impl Problems {
         let Found { mut list, unlisted } = found;
         debug_assert!(!list.is_empty(), "problems are only made of problems");
         list.sort_by_key(|problem| problem.position);
-        Self { origin: origin.to_owned(), list, unlisted }
+        Self { origin: origin.to_owned(), list, unlisted, more: None }
     }
 
     /// The one problem of a file that says nothing readable.
     pub(super) fn one(origin: &str, problem: Problem) -> Self {
-        Self { origin: origin.to_owned(), list: vec![problem], unlisted: 0 }
+        Self { origin: origin.to_owned(), list: vec![problem], unlisted: 0, more: None }
     }
 
     /// A problem with the file itself rather than with what it says.
@@ -93,12 +95,17 @@ impl Problems {
         Self::one(origin, Problem { position: None, path: String::new(), found: None, right })
     }
 
+    /// These and those of a file that this one names.
+    pub(super) fn and(self, more: Self) -> Self {
+        Self { more: Some(Box::new(more)), ..self }
+    }
+
     /// The name of the file they are in.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Each problem, in the order of the file's lines.
+    /// Each problem of the file itself, in the order of its lines.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Problem> {
         self.list.iter()
     }
@@ -114,7 +121,10 @@ impl fmt::Display for Problems {
             }
         }
         write!(f, "{}: {}", self.origin, counted(self.list.len() + self.unlisted, "problem"))?;
-        if self.unlisted > 0 { write!(f, ", the first {} listed", self.list.len()) } else { Ok(()) }
+        if self.unlisted > 0 {
+            write!(f, ", the first {} listed", self.list.len())?;
+        }
+        self.more.as_ref().map_or(Ok(()), |more| write!(f, "\n{more}"))
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Reader {
     problems: Found,
     /// Values that may be given once only: (scope, value) and who has it first.
     claims: HashMap<(String, String), Place>,
+    /// Whether problems show nothing of what the file says: it may be a secret in the wrong place.
+    is_discreet: bool,
     /// Keys asked for; `None` unless the schema is being listed.
     listing: Option<Vec<Key>>,
 }
@@ -51,6 +53,11 @@ impl Reader {
         Self { listing: Some(Vec::new()), ..Self::default() }
     }
 
+    /// A reader whose problems show nothing of what the file says.
+    pub(super) fn discreet() -> Self {
+        Self { is_discreet: true, ..Self::default() }
+    }
+
     /// What was found wrong, and the keys if they were being listed.
     pub(super) fn finish(self) -> (Found, Vec<Key>) {
         (self.problems, self.listing.unwrap_or_default())
@@ -64,6 +71,7 @@ impl Reader {
 
     fn problem(&mut self, place: &Place, found: Option<String>, right: impl Into<String>) {
         let Place { path, position } = place.clone();
+        let found = found.filter(|_| !self.is_discreet);
         self.problems.add(|| Problem { position: Some(position), path, found, right: right.into() });
     }
 
@@ -185,6 +193,21 @@ impl<'t> Section<'_, 't> {
         items.into_iter().filter_map(&mut section).collect()
     }
 
+    /// The same for a list that may be left out.
+    pub(super) fn optional_sections<T>(
+        &mut self,
+        key: &'static str,
+        bounds: (usize, usize),
+        example: &str,
+        read: impl FnMut(&mut Section<'_, '_>) -> Option<T>,
+    ) -> Vec<T> {
+        if self.reader.listing.is_none() && !self.has(key) {
+            self.known.push(key);
+            return Vec::new();
+        }
+        self.sections(key, bounds, example, read)
+    }
+
     /// The values of the list `key` with their places; `None` where the file does not give the list.
     pub(super) fn values<T: 'static>(
         &mut self,
@@ -296,10 +319,12 @@ impl<'t> Section<'_, 't> {
             let Node::Text(name) = &entry.key.node else {
                 let path = place.path.clone();
                 let right = "expected a word as the key".to_owned();
-                reader.problems.add(|| Problem { position, path, found: Some(entry.key.node.describe()), right });
+                let found = Some(entry.key.node.describe()).filter(|_| !reader.is_discreet);
+                reader.problems.add(|| Problem { position, path, found, right });
                 continue;
             };
-            let path = || joined(&place.path, &printable(name));
+            let is_shown = !reader.is_discreet || known.contains(&name.as_str());
+            let path = || if is_shown { joined(&place.path, &printable(name)) } else { place.path.clone() };
             if !known.contains(&name.as_str()) {
                 reader.problems.add(|| Problem { position, path: path(), found: None, right: unknown(name, &known) });
             } else if let Some(first) = entries[..at].iter().find(|entry| is_named(entry, name)) {

@@ -1,11 +1,20 @@
 //! The checked sections of the configuration. Each key's default and range are those of `file`, repeated in
 //! `conf/example.yaml`, where a test compares them with it.
 
+mod auth;
 mod exact;
 mod queue;
+mod timing;
+mod tls;
+mod upgrade;
 
+pub use auth::{Auth, Key, KeyLimits};
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
 pub use queue::{Hedging, MaxInFlight, Queue};
+pub use timing::{Drain, Timeouts};
+pub use tls::{CertificateFiles, ClientCertificates, Tls, TlsVersion, UpstreamTls, Verify};
+pub(super) use tls::{ClientsShow, MAX_CERTIFICATES};
+pub use upgrade::Upgrade;
 
 use super::url::BackendUrl;
 use http::HeaderName;
@@ -32,6 +41,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// What is spoken there.
     pub protocol: Protocol,
+    /// Whether callers need a key here, if there are keys; true.
+    pub requires_key: bool,
 }
 
 /// What a listener speaks. HTTP/2 without TLS has listeners of its own: telling it from HTTP/1.1 by its first bytes
@@ -46,22 +57,26 @@ pub enum Protocol {
     H2c,
 }
 
-/// What a listener proves itself with; PEM files that could be read when the configuration was checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// The certificate, followed by those that link it to a root.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-}
-
-/// The operators' listener: metrics, readiness, drain, reload. It asks for no password.
+/// The operators' listener: metrics, readiness, drain, reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
-    /// Where to listen; 127.0.0.1:9090. Other machines can reach it only with `allow_remote`.
+    /// Where to listen; 127.0.0.1:9090. Other machines can reach it only with a token.
     pub address: SocketAddr,
-    /// Whether `address` may be one that other machines reach; false.
-    pub allow_remote: bool,
+    /// What operators have to send as a bearer token: the content of a file; `None`, in the file none.
+    pub token: Option<Secret>,
+    /// What is shown without it; /healthz and /readyz.
+    pub open_pages: Vec<AdminPage>,
+}
+
+/// A page of the operators' listener that changes nothing and may be open to all who reach it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminPage {
+    /// Whether the process lives.
+    Healthz,
+    /// Whether it can serve.
+    Readyz,
+    /// Everything counted, by the names of pools, backends and callers.
+    Metrics,
 }
 
 /// The process and its client connections.
@@ -81,6 +96,8 @@ pub struct Server {
     pub write_timeout: Duration,
     /// Whether responses carry the `x-warmgate-*` headers; true.
     pub response_headers: bool,
+    /// What happens when another process takes over.
+    pub upgrade: Upgrade,
 }
 
 /// What requests may take up while they wait for a backend.
@@ -182,11 +199,15 @@ pub struct Pool {
     /// Tokens of KV cache of one backend, until the engine reports its own; 400000, 1 to 1000000000, at least
     /// `block_tokens`.
     pub kv_tokens: NonZeroU32,
-    /// What the backends want to hear from this program itself (probes, scrapes and the like): the content of a file;
-    /// `None`, in the file none.
+    /// The key that the backends want to hear, with requests and from this program itself (probes, scrapes and the
+    /// like): the content of a file; `None`, in the file none.
     pub api_key: Option<Secret>,
+    /// Whether requests keep the credentials that their callers sent, in place of `api_key`; false.
+    pub forward_credentials: bool,
     /// How prompts become token ids; none, in the file no such section, cuts them by bytes.
     pub tokenizer: Option<Tokenizer>,
+    /// How its backends with https urls are spoken to, unless they say otherwise.
+    pub tls: UpstreamTls,
     /// What its engines tell of their caches.
     pub kv_events: KvEvents,
     /// Probes.
@@ -203,8 +224,12 @@ pub struct Pool {
     pub queue: Queue,
     /// Second attempts beside the first.
     pub hedging: Hedging,
-    /// Limits of one attempt.
+    /// Limits of a request's time.
     pub timeouts: Timeouts,
+    /// Whether the header of a streamed answer waits for what comes first; true.
+    pub hold_header: bool,
+    /// How a backend leaves.
+    pub drain: Drain,
     /// How long an idle upstream connection is kept; 4 s, 100 ms to 1 h. Engines on uvicorn close theirs after 5 s.
     pub keepalive_idle: Duration,
     /// The backends; possibly none yet.
@@ -276,7 +301,8 @@ pub struct Metrics {
 /// Exclusion of a backend because real requests failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ejection {
-    /// Failures in a row that eject; 5, 1 to 1000. A refused or broken connection counts as two.
+    /// Failures in a row that eject; 5, 1 to 1000. A refused or broken connection counts as two, as does an answer that was
+    /// given up, or silence beyond a limit.
     pub failures: NonZeroU32,
     /// How long the first ejection lasts; each next one twice as long. 5 s, 100 ms to 1 h.
     pub base: Duration,
@@ -284,17 +310,6 @@ pub struct Ejection {
     pub max: Duration,
     /// No token for this long while requests are held counts as failed; 60 s, 1 s to 1 h.
     pub stuck_after: Duration,
-}
-
-/// Limits of one attempt at a backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To connect, TLS included; 2 s, 10 ms to 1 min.
-    pub connect: Duration,
-    /// From the request sent to the response header, and between two reads of a response; 600 s, 100 ms to 24 h.
-    pub read: Duration,
-    /// Between two writes of a request; 30 s, 100 ms to 1 h.
-    pub write: Duration,
 }
 
 /// One backend.
@@ -308,6 +323,17 @@ pub struct Backend {
     pub rank: Option<u32>,
     /// Where it publishes KV events; `None`, in the file no such section, asks the engine.
     pub kv_events: Option<EventEndpoint>,
+    /// How it is spoken to if its url is https; as the pool's `tls` where it has no such section of its own.
+    pub tls: UpstreamTls,
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// What cannot change about it while its socket is open: its address, and which protocol is spoken there.
+    pub fn place(&self) -> (SocketAddr, std::mem::Discriminant<Protocol>) {
+        (self.address, std::mem::discriminant(&self.protocol))
+    }
 }
 
 // === impl Choice ===
@@ -315,6 +341,11 @@ pub struct Backend {
 impl Choice for Engine {
     const NAMES: &'static [(&'static str, Self)] =
         &[("vllm", Self::Vllm), ("sglang", Self::Sglang), ("generic", Self::Generic)];
+}
+
+impl Choice for AdminPage {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("/healthz", Self::Healthz), ("/readyz", Self::Readyz), ("/metrics", Self::Metrics)];
 }
 
 impl Choice for Policy {

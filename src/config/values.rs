@@ -3,7 +3,7 @@
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
 use super::tree::Node;
-use super::{AccessLog, Choice, MaxInFlight, Secret, url::BackendUrl};
+use super::{AccessLog, Choice, Host, KeyDigest, MaxInFlight, Secret, TlsVersion, url::BackendUrl};
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -15,6 +15,12 @@ const MAX_SECRET_BYTES: usize = 4096;
 
 /// Longest header name that is taken: longer than any in use.
 const MAX_HEADER_NAME_BYTES: usize = 128;
+
+/// What stands before the name of a credential that systemd hands over.
+const CREDENTIAL: &str = "credential:";
+
+/// Most keys of one caller: the one in use, the next one, and a few in reserve.
+const MAX_DIGESTS: usize = 8;
 
 /// How to read a value, and what it has to be.
 pub(super) struct Kind<T> {
@@ -116,7 +122,7 @@ pub(super) fn duration(least: Duration, most: Duration) -> Kind<Duration> {
     })
 }
 
-/// The same, or `none` as `None`.
+/// A duration with its unit from `least` to `most`; `none` is `None`.
 pub(super) fn duration_or_none(least: Duration, most: Duration) -> Kind<Option<Duration>> {
     let duration = duration(least, most);
     Kind::new(format!("none, or {}", duration.right), move |node| match node {
@@ -257,13 +263,68 @@ pub(super) fn file_path() -> Kind<PathBuf> {
     })
 }
 
+/// The path of a file that is read: absolute, or `credential:NAME`, a file of that name where systemd puts the service's
+/// credentials (`LoadCredential=`).
+fn input_path() -> Kind<PathBuf> {
+    let path = file_path();
+    Kind::new("an absolute path, or credential:NAME", move |node| match node {
+        Node::Text(text) if text.starts_with(CREDENTIAL) => {
+            let name = &text[CREDENTIAL.len()..];
+            if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
+                return Err("not what systemd can call a credential".to_owned());
+            }
+            let folder = std::env::var_os("CREDENTIALS_DIRECTORY")
+                .ok_or("only a service that systemd gives credentials has them: CREDENTIALS_DIRECTORY is not set")?;
+            Ok(Path::new(&folder).join(name))
+        }
+        _ => path.read(node),
+    })
+}
+
 /// The path of a file that can be read now.
 pub(super) fn readable_file() -> Kind<PathBuf> {
-    let path = file_path();
-    Kind::new("the absolute path of a file that can be read", move |node| {
+    let path = input_path();
+    Kind::new("the absolute path of a file that can be read, or credential:NAME", move |node| {
         let path = path.read(node)?;
         readable(&path).map_err(|error| format!("cannot read it: {error}"))?;
         Ok(path)
+    })
+}
+
+/// The same; `none` is `None`.
+pub(super) fn readable_file_or_none() -> Kind<Option<PathBuf>> {
+    let path = readable_file();
+    Kind::new(format!("none, or {}", path.right), move |node| match node {
+        Node::Text(text) if text == "none" => Ok(None),
+        _ => path.read(node).map(Some),
+    })
+}
+
+/// The name of a machine, or its address; `none` is `None`.
+pub(super) fn host_or_none() -> Kind<Option<String>> {
+    Kind::text("none, or a host name or IP address", |text| match text {
+        "none" => Ok(None),
+        // As in a url, where an IPv6 address has brackets.
+        text if text.contains(':') => {
+            text.parse::<std::net::Ipv6Addr>().map(|ip| Some(ip.to_string())).map_err(|_| String::new())
+        }
+        text => text.parse::<Host>().map(|host| Some(host.to_string())).map_err(|_| String::new()),
+    })
+}
+
+/// A version of TLS, in quotes or not.
+pub(super) fn tls_version() -> Kind<TlsVersion> {
+    Kind::new("one of 1.2, 1.3", |node| {
+        let text = match node {
+            Node::Text(text) => text.clone(),
+            Node::Real(number) => number.to_string(),
+            _ => String::new(),
+        };
+        match text.as_str() {
+            "1.2" => Ok(TlsVersion::V1_2),
+            "1.3" => Ok(TlsVersion::V1_3),
+            _ => Err(String::new()),
+        }
     })
 }
 
@@ -282,8 +343,9 @@ pub(super) fn readable_path() -> Kind<PathBuf> {
 
 /// The content of a small file, one line of visible characters; `none` is `None`.
 pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
-    let path = file_path();
-    Kind::new("none, or the absolute path of a file that holds one line of visible characters", move |node| {
+    let path = input_path();
+    let right = "none, or the absolute path of a file that holds one line of visible characters, or credential:NAME";
+    Kind::new(right, move |node| {
         if matches!(node, Node::Text(text) if text == "none") {
             return Ok(None);
         }
@@ -293,8 +355,24 @@ pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
         let line = content.trim_ascii_end();
         let is_good = (1..=MAX_SECRET_BYTES).contains(&line.len()) && line.iter().all(u8::is_ascii_graphic);
         let text = std::str::from_utf8(line).ok().filter(|_| is_good);
-        text.map(|text| Some(Secret::new(text)))
+        text.map(|text| Some(Secret::of_file(text, &path)))
             .ok_or_else(|| format!("its content is not 1 to {MAX_SECRET_BYTES} visible characters on one line"))
+    })
+}
+
+/// The digests of a caller's keys.
+pub(super) fn key_digests() -> Kind<Vec<KeyDigest>> {
+    let right =
+        format!("sha256: and 64 hexadecimal digits, as `warmgate key` prints it, or a list of 1 to {MAX_DIGESTS}");
+    let digest = |node: &Node| match node {
+        Node::Text(text) => text.parse::<KeyDigest>().map_err(|_| String::new()),
+        _ => Err(String::new()),
+    };
+    Kind::new(right, move |node| match node {
+        Node::List(items) if (1..=MAX_DIGESTS).contains(&items.len()) => {
+            items.iter().map(|item| digest(&item.node)).collect()
+        }
+        node => digest(node).map(|digest| vec![digest]),
     })
 }
 

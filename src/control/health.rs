@@ -29,6 +29,11 @@ impl Probes {
         self.health
     }
 
+    /// The same with what another process has found.
+    pub(super) fn restore(&mut self, health: Health) {
+        (self.health, self.contrary) = (health, 0);
+    }
+
     /// Takes other thresholds, keeping what is known.
     pub(super) fn set_thresholds(&mut self, rise: u32, fall: u32) {
         (self.rise, self.fall) = (rise, fall);

@@ -8,9 +8,11 @@ pub mod engine;
 mod event_sources;
 mod events;
 mod health;
+mod leaving;
 mod probe;
 mod reload;
 mod settings;
+mod speaking;
 mod table;
 mod tokenizers;
 
@@ -26,9 +28,11 @@ pub use reload::{Refused, Reloaded};
 pub use tokenizers::{TokenizerError, check_tokenizers};
 
 use crate::config::Config;
+use crate::handover::state::Learned;
 use crate::pool::Snapshot;
 use crate::queue::Room;
 use crate::state::State;
+use crate::tls::{self, CertificateNews};
 use crate::{systemd, time, without_stalling};
 use probe::Report;
 use reload::{FileNews, Source};
@@ -50,9 +54,18 @@ pub struct Handle(mpsc::Sender<Command>);
 #[error("the control loop has ended")]
 pub struct Ended;
 
+/// What is asked for of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOrder {
+    /// It shall empty; its conversations may go on for this long, or as long as its pool's configuration says.
+    Drain(Option<Duration>),
+    /// It shall take requests again.
+    Undrain,
+}
+
 enum Command {
     Reload(oneshot::Sender<Result<Reloaded, Refused>>),
-    Drain { backend: String, is_draining: bool, reply: oneshot::Sender<usize> },
+    Drain { backend: String, order: DrainOrder, reply: oneshot::Sender<usize> },
     Beat(oneshot::Sender<()>),
 }
 
@@ -61,20 +74,42 @@ struct Loop {
     source: Option<Source>,
     table: Table,
     tokenizers: Tokenizers,
+    tls: Arc<tls::Store>,
+    /// Why renewed files were refused, as was logged; none once they were good.
+    refused_files: Option<tls::Faults>,
 }
 
 /// Starts the loop with the configuration in `state`, and publishes its first snapshot before it returns. `source` is
-/// the file that reloads read.
+/// the file that reloads read, `tls` what listeners use.
 ///
 /// # Errors
 /// [`TokenizerError`] if the configuration names a tokenizer that cannot be used.
-pub fn start(state: Arc<State>, source: Option<PathBuf>) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
+pub fn start(
+    state: Arc<State>,
+    source: Option<PathBuf>,
+    tls: Arc<tls::Store>,
+) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
+    start_with(state, source, tls, || None)
+}
+
+/// The same with what another process has learned, which is asked for when everything else is in place.
+pub(crate) fn start_with(
+    state: Arc<State>,
+    source: Option<PathBuf>,
+    tls: Arc<tls::Store>,
+    learned: impl FnOnce() -> Option<Learned>,
+) -> Result<(Handle, JoinHandle<()>), TokenizerError> {
     let (reports, incoming) = mpsc::channel(REPORT_QUEUE);
     let (handle, commands) = mpsc::channel(16);
     let tokenizers = Tokenizers::default().load(&state.config.load())?;
     let mut table = Table::new(Arc::clone(&state), reports);
-    table.apply(&state.config.load(), &tokenizers);
-    let mut control = Loop { state, source: source.map(Source::new), table, tokenizers };
+    table.apply(&state.config.load(), &tokenizers, &tls, time::now());
+    if let Some(learned) = learned() {
+        table.inherit(&learned, time::now());
+    }
+    let source = source.map(|path| Source::new(path, &state.config.load()));
+    reload::warn_of_open_secrets(&state.config.load());
+    let mut control = Loop { state, source, table, tokenizers, tls, refused_files: None };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
 }
@@ -97,12 +132,13 @@ impl Handle {
         self.ask(Command::Reload).await
     }
 
-    /// Makes every backend of this name take no new requests, or take them again; how many there are.
+    /// Drains every backend of this name, or ends that; how many there are. One that a reload has removed can be given
+    /// another deadline, but not be kept.
     ///
     /// # Errors
     /// [`Ended`].
-    pub async fn set_draining(&self, backend: &str, is_draining: bool) -> Result<usize, Ended> {
-        self.ask(|reply| Command::Drain { backend: backend.to_owned(), is_draining, reply }).await
+    pub async fn drain(&self, backend: &str, order: DrainOrder) -> Result<usize, Ended> {
+        self.ask(|reply| Command::Drain { backend: backend.to_owned(), order, reply }).await
     }
 
     /// Returns when the loop has come round: it is alive.
@@ -126,20 +162,25 @@ impl Loop {
     /// Runs until every [`Handle`] is dropped.
     async fn run(mut self, mut commands: mpsc::Receiver<Command>, mut reports: mpsc::Receiver<Report>) {
         let mut news = FileNews::of(self.source.as_ref());
+        let mut certificates = CertificateNews::of(Arc::clone(&self.tls));
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => {
+                        self.obey(command);
+                        news.follow(self.source.as_ref());
+                    }
                     None => return,
                 },
                 Some(report) = reports.recv() => self.observe(report, &mut reports),
-                () = news.next() => self.follow_file(),
-                _ = tick.tick() => {
-                    self.table.tick(time::now());
-                    stir(&self.state.snapshot.load());
+                () = news.next() => {
+                    self.follow_file();
+                    news.follow(self.source.as_ref());
                 }
+                () = certificates.next() => self.renew(),
+                _ = tick.tick() => self.tick(),
             }
         }
     }
@@ -150,10 +191,9 @@ impl Loop {
             Command::Reload(reply) => {
                 let _ = reply.send(self.reload());
             }
-            Command::Drain { backend, is_draining, reply } => {
-                let found = self.table.set_draining(&backend, is_draining);
+            Command::Drain { backend, order, reply } => {
+                let found = self.table.drain(&backend, order, time::now());
                 if found > 0 {
-                    log::info!("backend {backend}: draining is {}", if is_draining { "on" } else { "off" });
                     self.publish();
                 }
                 let _ = reply.send(found);
@@ -181,7 +221,20 @@ impl Loop {
         stir(&self.state.snapshot.load());
     }
 
+    fn tick(&mut self) {
+        if self.table.tick(time::now()) {
+            self.publish();
+        } else {
+            // Time alone can make room.
+            stir(&self.state.snapshot.load());
+        }
+    }
+
     fn follow_file(&mut self) {
+        // What a process finishes, it finishes as it began it; the file may be another process's by now.
+        if self.state.lifecycle.is_draining() {
+            return;
+        }
         if self.source.as_ref().is_some_and(Source::has_changed) {
             // Nobody waits for the outcome; log and metric have it.
             let _ = self.reload();
@@ -209,19 +262,45 @@ impl Loop {
         let new = source.read()?;
         reload::check(&old, &new)?;
         let tokenizers = without_stalling(|| self.tokenizers.load(&new))?;
+        let tls = without_stalling(|| self.tls.load(&new))?;
         self.state.set_logging(&old.logging, &new.logging)?;
-        if *old == new {
+        let is_renewed = self.tls.publish(tls);
+        self.refused_files = None;
+        if *old == new && !is_renewed {
             return Ok(Reloaded::Unchanged);
         }
         self.apply(new, tokenizers);
         Ok(Reloaded::Applied)
     }
 
+    /// Takes over files of TLS that were renewed while the configuration stays what it is.
+    fn renew(&mut self) {
+        let config = self.state.config.load_full();
+        match without_stalling(|| self.tls.load(&config)) {
+            Ok(loaded) => {
+                self.refused_files = None;
+                if self.tls.publish(loaded) {
+                    self.table.apply(&config, &self.tokenizers, &self.tls, time::now());
+                    self.publish();
+                    log::info!("renewed certificates are in force");
+                }
+            }
+            // They are tried again and again.
+            Err(faults) if self.refused_files.as_ref() == Some(&faults) => {}
+            Err(faults) => {
+                log::error!("changed certificates are refused; those in force stay: {faults}");
+                self.refused_files = Some(faults);
+            }
+        }
+    }
+
     fn apply(&mut self, config: Config, tokenizers: Tokenizers) {
         self.tokenizers = tokenizers;
         self.state.set_bounds(&config);
+        self.state.set_callers(&config.auth);
+        reload::warn_of_open_secrets(&config);
         self.state.config.store(Arc::new(config));
-        self.table.apply(&self.state.config.load(), &self.tokenizers);
+        self.table.apply(&self.state.config.load(), &self.tokenizers, &self.tls, time::now());
         self.publish();
         log::info!("the configuration was reloaded");
     }

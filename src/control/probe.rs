@@ -20,13 +20,14 @@ use tokio::time::{sleep, timeout};
 
 use super::discovery;
 use super::engine::EngineSample;
-use super::event_sources::{RankSource, discover};
+use super::event_sources::{self, RankSource, discover};
 
-use crate::client::{Client, ClientError, Connections, is_ours};
+use crate::client::{Client, ClientError, Connections, distrust, is_ours};
 use crate::config;
 use crate::kv_events::Source;
 use crate::pool::{ModelEntry, Origin};
 use crate::time::{self, Moment};
+use crate::tls::Upstream;
 
 /// How often a backend is probed until its first good probe, if `interval` is longer: it should serve soon after it can.
 const STARTING_INTERVAL: Duration = Duration::from_millis(500);
@@ -54,6 +55,8 @@ pub(super) enum Finding {
     Dead {
         /// Whether nobody listened there: its engine is down.
         is_refused: bool,
+        /// Whether one side does not trust the other's certificate, which waiting does not mend.
+        is_distrusted: bool,
         /// What went wrong.
         reason: String,
     },
@@ -82,6 +85,8 @@ pub(super) struct Watched {
     pub(super) id: BackendId,
     pub(super) connections: Connections,
     pub(super) origin: Origin,
+    /// How it is spoken to, if over TLS.
+    pub(super) tls: Option<Arc<Upstream>>,
     pub(super) health: config::Health,
     pub(super) metrics: config::Metrics,
     /// What the backend wants to hear from us.
@@ -94,7 +99,8 @@ pub(super) struct Watched {
 
 impl Watched {
     fn client(&self, limit: Duration) -> Client {
-        Client::new(Arc::clone(&self.connections), self.origin.clone(), limit).with_key(self.api_key.as_ref())
+        let client = Client::new(Arc::clone(&self.connections), self.origin.clone(), limit);
+        client.with_tls(self.tls.clone()).with_key(self.api_key.as_ref())
     }
 
     fn read(&self, metrics: &[u8]) -> EngineSample {
@@ -182,7 +188,7 @@ async fn probe(watched: Watched, address: watch::Sender<Option<SocketAddr>>, rep
         }
         let finding = match resolved {
             Some(resolved) => check_once(&check, resolved, watched.health.timeout).await,
-            None => Finding::Dead { is_refused: false, reason: format!("{} has no address", watched.origin.host) },
+            None => dead(format!("{} has no address", watched.origin.host)),
         };
         was_alive |= matches!(finding, Finding::Alive);
         if !send(&reports, watched.id, finding).await {
@@ -201,10 +207,15 @@ async fn check_once(check: &HttpGet, address: SocketAddr, limit: Duration) -> Fi
         Ok(Err(error)) if is_ours(&error) => Finding::NotProbed(describe(&error)),
         Ok(Err(error)) => {
             let is_refused = *error.etype() == ErrorType::ConnectRefused;
-            Finding::Dead { is_refused, reason: describe(&error) }
+            Finding::Dead { is_refused, is_distrusted: distrust(&error).is_some(), reason: describe(&error) }
         }
-        Err(_) => Finding::Dead { is_refused: false, reason: format!("no reply within {limit:?}") },
+        Err(_) => dead(format!("no reply within {limit:?}")),
     }
+}
+
+/// A bad probe that says nothing more.
+fn dead(reason: String) -> Finding {
+    Finding::Dead { is_refused: false, is_distrusted: false, reason }
 }
 
 async fn scrape(watched: Watched, mut addresses: watch::Receiver<Option<SocketAddr>>, reports: mpsc::Sender<Report>) {
@@ -254,8 +265,8 @@ async fn find_events(
     let mut wait = STARTING_INTERVAL;
     loop {
         let Some(address) = known(&mut addresses).await else { return };
-        let connections = Arc::clone(&watched.connections);
-        let found = match discover(connections, &watched.origin, address, watched.api_key.as_ref()).await {
+        let asked = watched.client(event_sources::LIMIT);
+        let found = match discover(&asked, &watched.origin, address, watched.api_key.is_some()).await {
             Ok(discovered) => sources_of(discovered, watched.rank),
             Err(error) => Err(error.to_string()),
         };
@@ -290,6 +301,9 @@ async fn send(reports: &mpsc::Sender<Report>, backend: BackendId, finding: Findi
 }
 
 fn describe(error: &Error) -> String {
+    if let Some(reason) = distrust(error) {
+        return reason;
+    }
     match (error.etype(), &error.context) {
         (ErrorType::HTTPStatus(status), _) => format!("status {status}"),
         (ErrorType::ReadError, Some(context)) => context.as_str().to_owned(),

@@ -8,11 +8,12 @@ use super::probe::{BackendId, Watched};
 use crate::client::Connections;
 use crate::config;
 use crate::pool::{
-    Backend, CostModel, EjectionSettings, EngineState, Hedging, InFlightLimit, Limits, Origin, Policy, PolicyKind,
-    Polled, Priorities, RetrySettings, TierCredits, Timeouts,
+    Backend, CostModel, Credentials, EjectionSettings, EngineState, Hedging, InFlightLimit, Limits, Origin, Policy,
+    PolicyKind, Polled, Priorities, RetrySettings, TierCredits, Timeouts,
 };
 use crate::queue::QueueSettings;
 use crate::time::Moment;
+use crate::tls::{self, Upstream};
 
 /// Second attempts a second that a pool with next to no requests may make.
 const HEDGES_PER_SECOND: f64 = 0.1;
@@ -25,17 +26,25 @@ pub(super) fn origin(url: &config::BackendUrl) -> Origin {
     Origin { is_tls: url.scheme == config::Scheme::Https, host: host.into(), port: url.port.get() }
 }
 
+/// How a backend is spoken to; none if it is not over TLS.
+pub(super) fn tls(backend: &config::Backend, store: &tls::Store) -> Option<Arc<Upstream>> {
+    let is_tls = backend.url.scheme == config::Scheme::Https;
+    is_tls.then(|| store.upstream(&backend.tls)).flatten()
+}
+
 pub(super) fn watched(
     id: BackendId,
     connections: &Connections,
     backend: &Backend,
     config: &config::Backend,
     pool: &config::Pool,
+    tls: Option<Arc<Upstream>>,
 ) -> Watched {
     Watched {
         id,
         connections: Arc::clone(connections),
         origin: backend.origin().clone(),
+        tls,
         health: pool.health.clone(),
         metrics: pool.metrics.clone(),
         api_key: pool.api_key.clone(),
@@ -62,6 +71,13 @@ pub(super) fn policy(pool: &config::Pool) -> Policy {
 
 pub(super) fn credits(pool: &config::Pool) -> TierCredits {
     TierCredits { cpu: pool.kv_events.cpu_credit, disk: pool.kv_events.disk_credit }
+}
+
+pub(super) fn credentials(pool: &config::Pool) -> Credentials {
+    if pool.forward_credentials {
+        return Credentials::Callers;
+    }
+    Credentials::Own(pool.api_key.as_ref().and_then(crate::client::bearer))
 }
 
 pub(super) fn ejection(pool: &config::Pool) -> EjectionSettings {
@@ -103,8 +119,8 @@ pub(super) fn priorities(pool: &config::Pool) -> Priorities {
 }
 
 pub(super) fn timeouts(pool: &config::Pool) -> Timeouts {
-    let config::Timeouts { connect, read, write } = pool.timeouts;
-    Timeouts { connect, read, write, keepalive_idle: pool.keepalive_idle }
+    let config::Timeouts { connect, first_token, between_tokens, read, write, total } = pool.timeouts;
+    Timeouts { connect, first_token, between_tokens, read, write, total, keepalive_idle: pool.keepalive_idle }
 }
 
 /// What a scrape makes of what was known; geometry that it does not mention stays.

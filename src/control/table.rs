@@ -2,6 +2,8 @@
 //!
 //! One owner, no locks: the loop applies a configuration or a finding to it and publishes what follows.
 
+mod inherit;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -12,8 +14,10 @@ use tokio::sync::mpsc;
 use super::engine::EngineSample;
 use super::events::{self, Followed};
 use super::health::Probes;
+use super::leaving::Leaving;
 use super::probe::{BackendId, Finding, Report, Tasks, Watched};
 use super::settings;
+use super::speaking::Speaking;
 use super::tokenizers::Tokenizers;
 use crate::client::{Connections, connections};
 use crate::config;
@@ -27,6 +31,7 @@ use crate::prefix::Scale;
 use crate::shadow::{Shadow, ShadowBackend};
 use crate::state::State;
 use crate::time::Moment;
+use crate::tls::{self, Upstream};
 use crate::tokens;
 
 /// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default).
@@ -37,36 +42,40 @@ const SWEPT_ENTRIES: usize = 10_000;
 
 /// All pools and their backends.
 pub(super) struct Table {
-    state: Arc<State>,
+    pub(super) state: Arc<State>,
     reports: mpsc::Sender<Report>,
     /// Of all tasks.
     connections: Connections,
     next_id: BackendId,
     generation: u64,
-    pools: Vec<PoolEntry>,
+    pub(super) pools: Vec<PoolEntry>,
     /// Removed backends that a request may still be at, or choose.
     leaving: Vec<(BackendLabels, Arc<Backend>)>,
     /// Names of removed pools whose backends are leaving.
     leaving_pools: Vec<Arc<str>>,
 }
 
-struct PoolEntry {
-    config: config::Pool,
-    pool: Arc<Pool>,
+pub(super) struct PoolEntry {
+    pub(super) config: config::Pool,
+    pub(super) pool: Arc<Pool>,
     models: Vec<Arc<str>>,
     shadow: Option<Arc<Shadow>>,
     tokenizer: Option<Arc<tokens::Service>>,
-    backends: Vec<BackendEntry>,
+    pub(super) backends: Vec<BackendEntry>,
+    /// Those that a reload has removed, while they drain.
+    pub(super) leaving: Vec<BackendEntry>,
 }
 
-struct BackendEntry {
+pub(super) struct BackendEntry {
     id: BackendId,
-    config: config::Backend,
-    backend: Arc<Backend>,
+    pub(super) config: config::Backend,
+    pub(super) backend: Arc<Backend>,
+    tls: Speaking,
     tenant: Tenant,
     probes: Probes,
     address: Option<SocketAddr>,
-    is_draining: bool,
+    /// Its drain, if it is to leave.
+    pub(super) leaving: Option<Leaving>,
     /// A probe was refused since the last good one: the engine was down.
     was_refused: bool,
     /// It came back, and its next scrape will tell whether it is another process.
@@ -97,13 +106,13 @@ impl Table {
         }
     }
 
-    /// Makes the table what `config` says. Backends that stay keep all that is known of them.
-    pub(super) fn apply(&mut self, config: &config::Config, tokenizers: &Tokenizers) {
+    /// Makes the table what `config` says. Backends that stay keep all that is known of them; those that do not, drain.
+    pub(super) fn apply(&mut self, config: &config::Config, tokenizers: &Tokenizers, tls: &tls::Store, now: Moment) {
         let mut old: HashMap<String, PoolEntry> =
             self.pools.drain(..).map(|pool| (pool.config.name.clone(), pool)).collect();
         for pool in &config.pools {
             let kept = old.remove(&pool.name);
-            let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token);
+            let entry = self.pool_entry(pool, kept, config.locality.bytes_per_token, tls, now);
             if pool.kv_events.enabled && pool.tokenizer.is_none() {
                 log::warn!(
                     "pool {}: kv_events without a tokenizer: only prompts of token ids can be looked up in them",
@@ -114,21 +123,32 @@ impl Table {
             self.pools.push(PoolEntry { tokenizer, ..entry });
         }
         for (_, pool) in old {
+            // Requests for its models have no pool any more, so nothing can be kept for them.
             self.leaving_pools.push(Arc::clone(pool.pool.name()));
             self.remove(&pool.pool, pool.backends);
+            self.remove(&pool.pool, pool.leaving);
         }
         let shadows = self.pools.iter().filter_map(|pool| Some((Arc::clone(pool.pool.name()), pool.shadow.clone()?)));
         self.state.shadows.store(Arc::new(shadows.collect()));
     }
 
-    fn pool_entry(&mut self, config: &config::Pool, kept: Option<PoolEntry>, bytes_per_token: f64) -> PoolEntry {
+    fn pool_entry(
+        &mut self,
+        config: &config::Pool,
+        kept: Option<PoolEntry>,
+        bytes_per_token: f64,
+        tls: &tls::Store,
+        now: Moment,
+    ) -> PoolEntry {
         let (pool, shadow, mut old, watching_changed) = match kept {
             Some(kept) => {
                 let has_changed = kept.config.health != config.health
                     || kept.config.metrics != config.metrics
                     || kept.config.api_key != config.api_key
                     || kept.config.kv_events.enabled != config.kv_events.enabled;
-                (kept.pool, kept.shadow, kept.backends, has_changed)
+                let mut backends = kept.backends;
+                backends.extend(kept.leaving);
+                (kept.pool, kept.shadow, backends, has_changed)
             }
             None => (
                 Arc::new(Pool::new(&*config.name, Scale::starting_at(config.block_tokens, bytes_per_token))),
@@ -141,38 +161,53 @@ impl Table {
         let shadow = config.shadow.then(|| shadow.unwrap_or_else(new_shadow));
         let mut backends = Vec::with_capacity(config.backends.len());
         for backend in &config.backends {
-            backends.push(match old.iter().position(|entry| entry.config == *backend) {
+            let tls = settings::tls(backend, tls);
+            backends.push(match old.iter().position(|entry| entry.is_of(backend)) {
                 Some(at) => {
                     let mut entry = old.swap_remove(at);
-                    if watching_changed {
+                    entry.put_back();
+                    entry.config.tls.clone_from(&backend.tls);
+                    if entry.tls.take(tls) || watching_changed {
                         self.watch_anew(&mut entry, config);
                     }
                     entry
                 }
-                None => self.backend_entry(backend, config),
+                None => {
+                    let mut entry = self.backend_entry(backend, config, tls);
+                    // A name that the operator drains stays drained, whatever else of it changes.
+                    let named = old.iter().find(|old| old.config.name == backend.name);
+                    entry.leaving = named.and_then(|old| old.leaving.clone()).filter(Leaving::is_asked_for);
+                    entry
+                }
             });
         }
-        self.remove(&pool, old);
+        let leaving = self.let_go(&pool, old, config, now);
         self.state.metrics.introduce_pool(pool.name());
         let models = config.models.iter().map(|model| Arc::from(&**model)).collect();
-        let entry = PoolEntry { config: config.clone(), pool, models, shadow, tokenizer: None, backends };
+        let entry = PoolEntry { config: config.clone(), pool, models, shadow, tokenizer: None, backends, leaving };
         entry.size_tenants(&self.state);
         entry
     }
 
-    fn backend_entry(&mut self, config: &config::Backend, pool: &config::Pool) -> BackendEntry {
+    fn backend_entry(
+        &mut self,
+        config: &config::Backend,
+        pool: &config::Pool,
+        tls: Option<Arc<Upstream>>,
+    ) -> BackendEntry {
         self.next_id += 1;
         let backend = Backend::new(&*config.name, settings::origin(&config.url));
         let labels = BackendLabels { pool: pool.name.as_str().into(), backend: Arc::clone(backend.name()) };
         self.state.metrics.introduce_backend(&labels);
-        let watched = settings::watched(self.next_id, &self.connections, &backend, config, pool);
+        let watched = settings::watched(self.next_id, &self.connections, &backend, config, pool, tls.clone());
         BackendEntry {
             id: self.next_id,
             config: config.clone(),
+            tls: Speaking::new(tls),
             tenant: self.state.index.join(0),
             probes: Probes::new(pool.health.rise.get(), pool.health.fall.get()),
             address: None,
-            is_draining: false,
+            leaving: None,
             was_refused: false,
             is_unjudged: false,
             engine: EngineState::default(),
@@ -203,11 +238,12 @@ impl Table {
             entry.events = Followed::start(sources, &entry.config.name, &self.state.events);
         }
         entry.events_problem = None;
-        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool);
+        let tls = entry.tls.upstream();
+        let watched: Watched = settings::watched(entry.id, &self.connections, &entry.backend, &entry.config, pool, tls);
         entry._tasks = Tasks::start(&watched, &self.reports);
     }
 
-    fn remove(&mut self, pool: &Pool, backends: Vec<BackendEntry>) {
+    pub(super) fn remove(&mut self, pool: &Pool, backends: Vec<BackendEntry>) {
         for entry in backends {
             log::info!("backend {} of pool {} removed", entry.config.name, pool.name());
             self.state.index.leave(entry.tenant);
@@ -219,7 +255,8 @@ impl Table {
     pub(super) fn observe(&mut self, report: Report) -> bool {
         let state = Arc::clone(&self.state);
         for pool in &mut self.pools {
-            if let Some(entry) = pool.backends.iter_mut().find(|entry| entry.id == report.backend) {
+            let entries = pool.backends.iter_mut().chain(&mut pool.leaving);
+            if let Some(entry) = entries.into_iter().find(|entry| entry.id == report.backend) {
                 let changes = entry.observe(report.finding, &state, &pool.pool);
                 if changes {
                     pool.size_tenants(&state);
@@ -230,17 +267,13 @@ impl Table {
         false
     }
 
-    /// Starts or ends the drain of every backend of this name; how many there are.
-    pub(super) fn set_draining(&mut self, name: &str, is_draining: bool) -> usize {
-        let found = self.pools.iter_mut().flat_map(|pool| &mut pool.backends);
-        found.filter(|entry| entry.config.name == name).map(|entry| entry.is_draining = is_draining).count()
-    }
-
-    /// What follows from the passing of time: silence, and the end of removed backends.
-    pub(super) fn tick(&mut self, now: Moment) {
+    /// What follows from the passing of time: silence, drains, and the end of removed backends. Whether the snapshot changes
+    /// by it.
+    pub(super) fn tick(&mut self, now: Moment) -> bool {
+        let is_changed = self.follow_drains(now);
         for pool in &self.pools {
             let settings = settings::ejection(&pool.config);
-            for entry in &pool.backends {
+            for entry in pool.all() {
                 let (load, ejection) = (entry.backend.load(), entry.backend.ejection());
                 let silence = ejection.note_silence(load.stuck_for(now), &settings, now);
                 let progress = ejection.note_progress(load.last_progress(), now);
@@ -253,6 +286,7 @@ impl Table {
         self.state.shadow_index.sweep(SWEPT_ENTRIES);
         self.state.events.sweep(SWEPT_ENTRIES);
         self.forget_removed();
+        is_changed
     }
 
     /// Drops the series of what was removed, once no request can add to them: the last snapshot that has a backend is
@@ -289,6 +323,11 @@ impl Table {
 // === impl PoolEntry ===
 
 impl PoolEntry {
+    /// Its backends, those that leave behind those that stay.
+    fn all(&self) -> impl Iterator<Item = &BackendEntry> {
+        self.backends.iter().chain(&self.leaving)
+    }
+
     /// Tokens that a prompt block stands for: the engines' block, or the smallest multiple that is not tiny.
     fn block_tokens(&self) -> NonZeroU32 {
         let reported = self.backends.iter().filter_map(|entry| entry.engine.block_tokens).min();
@@ -297,7 +336,7 @@ impl PoolEntry {
     }
 
     /// Cuts prompts into the engines' blocks, and gives each backend as much of the index as its engine can hold.
-    fn size_tenants(&self, state: &State) {
+    pub(super) fn size_tenants(&self, state: &State) {
         let block_tokens = self.block_tokens();
         self.pool.scale().set_block_tokens(block_tokens);
         let block_tokens = u64::from(block_tokens.get());
@@ -305,11 +344,11 @@ impl PoolEntry {
             let tokens = entry.engine.capacity_tokens.map_or(u64::from(self.config.kv_tokens.get()), NonZeroU64::get);
             u32::try_from(tokens / block_tokens).unwrap_or(u32::MAX)
         };
-        for entry in &self.backends {
+        for entry in self.all() {
             state.index.set_capacity(entry.tenant, capacity_blocks(entry));
         }
         if let Some(shadow) = &self.shadow {
-            let shadowed = self.backends.iter().map(|entry| ShadowBackend {
+            let shadowed = self.all().map(|entry| ShadowBackend {
                 identity: entry.backend.identity(),
                 tenant: entry.tenant,
                 capacity_blocks: capacity_blocks(entry),
@@ -332,11 +371,13 @@ impl PoolEntry {
             keep_alive: self.config.queue.keep_alive,
             priorities: settings::priorities(&self.config),
             timeouts: settings::timeouts(&self.config),
+            credentials: settings::credentials(&self.config),
+            holds_header: self.config.hold_header,
             session_header: self.config.session_header.clone(),
             tokenizer: self.tokenizer.clone(),
             credits: settings::credits(&self.config),
             silent_after: self.config.kv_events.silent_after,
-            backends: self.backends.iter().map(BackendEntry::snapshot).collect(),
+            backends: self.all().map(BackendEntry::snapshot).collect(),
         }
     }
 }
@@ -344,12 +385,20 @@ impl PoolEntry {
 // === impl BackendEntry ===
 
 impl BackendEntry {
+    /// Whether it is the backend of `config`, however that is spoken to.
+    fn is_of(&self, config: &config::Backend) -> bool {
+        self.config == config::Backend { tls: self.config.tls.clone(), ..config.clone() }
+    }
+
     fn observe(&mut self, finding: Finding, state: &State, pool: &Pool) -> bool {
         match finding {
             Finding::Address(address) => self.address = address,
             Finding::Alive => return self.alive(state, pool),
-            Finding::Dead { is_refused, reason } => {
+            Finding::Dead { is_refused, is_distrusted, reason } => {
                 self.was_refused |= is_refused;
+                if is_distrusted {
+                    self.tls.note_distrust(&self.config.name, pool.name(), &reason);
+                }
                 return self.dead(&reason, pool);
             }
             Finding::Sample(sample, now) => self.take_sample(sample, now, state, pool),
@@ -390,6 +439,7 @@ impl BackendEntry {
     }
 
     fn alive(&mut self, state: &State, pool: &Pool) -> bool {
+        self.tls.note_trust();
         let was_down = std::mem::take(&mut self.was_refused);
         if was_down && self.probes.health() != Health::Starting {
             // An engine that names its start time or counts is judged by them: a refused probe can have other causes.
@@ -451,13 +501,14 @@ impl BackendEntry {
         BackendLabels { pool: Arc::clone(pool.name()), backend: Arc::clone(self.backend.name()) }
     }
 
-    fn snapshot(&self) -> BackendSnapshot {
+    pub(super) fn snapshot(&self) -> BackendSnapshot {
         BackendSnapshot {
             backend: Arc::clone(&self.backend),
             address: self.address,
             rank: self.config.rank,
+            tls: self.tls.upstream(),
             health: self.probes.health(),
-            is_draining: self.is_draining,
+            drain: self.leaving.as_ref().map(|leaving| Arc::clone(&leaving.drain)),
             tenant: self.tenant,
             engine: self.engine,
             others: OtherRouters::default(),

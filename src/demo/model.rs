@@ -149,7 +149,7 @@ mod tests {
     use super::super::conversation::{Conversation, Shape};
     use super::*;
     use crate::request::Endpoint;
-    use crate::tokens::{Tokenizer, TokenizerFiles};
+    use crate::tokens::{TokenIds, Tokenizer, TokenizerFiles};
 
     fn loaded() -> Tokenizer {
         let model = Model::write().unwrap();
@@ -157,7 +157,13 @@ mod tests {
     }
 
     fn ids(tokenizer: &Tokenizer, endpoint: Endpoint, body: &Value) -> Vec<u32> {
-        tokenizer.prompts(endpoint, body.to_string().as_bytes(), SystemTime::now()).unwrap().prompts.concat()
+        tokenizer
+            .prompts(endpoint, body.to_string().as_bytes(), SystemTime::now())
+            .unwrap()
+            .prompts
+            .iter()
+            .flat_map(TokenIds::iter)
+            .collect()
     }
 
     #[test]

@@ -196,7 +196,6 @@ impl List {
     }
 
     /// From the newest to the oldest.
-    #[cfg(test)]
     pub(super) fn iter(self, holds: &Holds) -> impl Iterator<Item = HoldId> {
         let mut next = self.newest;
         std::iter::from_fn(move || {

@@ -28,6 +28,7 @@ use crate::prefix::BlockHash;
 
 mod assumed;
 mod bytes;
+mod copy;
 mod exact;
 mod lru;
 mod matches;
@@ -49,6 +50,7 @@ mod model_tests;
 #[cfg(test)]
 mod tests;
 
+pub use self::copy::RunCopy;
 pub use self::exact::{Applied, ExactIndex, ExactMatches, ExactStats, ExactTenant, Slot, TierBlocks};
 pub use self::matches::{Held, Matches};
 pub use self::overlay::InFlightBlocks;

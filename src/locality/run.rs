@@ -194,6 +194,11 @@ impl Run {
         self.holders.iter().filter(|holder| holder.reaches_beyond(at)).count()
     }
 
+    /// Whether another run has followed this one at some time.
+    pub(super) fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
     /// Says that there is another run after this one.
     pub(super) fn mark_followed(&mut self) {
         self.is_followed = true;

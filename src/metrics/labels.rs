@@ -32,6 +32,14 @@ pub enum Reason {
     UpstreamFailed,
     /// Rejected: the backend did not reply in time.
     UpstreamTimeout,
+    /// Rejected: the backend wants another key than it was shown.
+    BackendKey,
+    /// Rejected: no key, or nobody's.
+    Unauthorized,
+    /// Rejected: the caller may not use the model or the pool.
+    Denied,
+    /// Rejected: the caller has used up one of its limits.
+    Limited,
     /// Answered by this process itself, such as a merged model list.
     Local,
     /// The process ended before the reply did.
@@ -51,6 +59,10 @@ pub enum RetryCause {
     Reset,
     /// A status that is configured to be retried.
     Status,
+    /// A limit of time, before a response.
+    TimeLimit,
+    /// The engine gave up: an answer without a token, or an error in its place.
+    Aborted,
 }
 
 /// Identifies a backend's series.
@@ -102,6 +114,13 @@ pub(super) struct TrustLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct LimitLabels {
+    pub(super) pool: Arc<str>,
+    pub(super) backend: Arc<str>,
+    pub(super) limit: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct TokenizerLabels {
     pub(super) pool: Arc<str>,
     pub(super) outcome: &'static str,
@@ -120,7 +139,7 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -133,6 +152,10 @@ impl Reason {
         Self::BodyTimeout,
         Self::UpstreamFailed,
         Self::UpstreamTimeout,
+        Self::BackendKey,
+        Self::Unauthorized,
+        Self::Denied,
+        Self::Limited,
         Self::Local,
         Self::Cut,
         Self::Internal,
@@ -153,6 +176,10 @@ impl Reason {
             Self::BodyTimeout => "body_timeout",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
+            Self::BackendKey => "backend_key",
+            Self::Unauthorized => "unauthorized",
+            Self::Denied => "denied",
+            Self::Limited => "limited",
             Self::Local => "local",
             Self::Cut => "cut",
             Self::Internal => "internal",
@@ -161,7 +188,8 @@ impl Reason {
 }
 
 impl RetryCause {
-    pub(super) const ALL: [Self; 4] = [Self::Connect, Self::StaleConnection, Self::Reset, Self::Status];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Connect, Self::StaleConnection, Self::Reset, Self::Status, Self::TimeLimit, Self::Aborted];
 
     /// The label's value.
     pub fn as_str(self) -> &'static str {
@@ -170,6 +198,8 @@ impl RetryCause {
             Self::StaleConnection => "stale_connection",
             Self::Reset => "reset",
             Self::Status => "status",
+            Self::TimeLimit => "time_limit",
+            Self::Aborted => "aborted",
         }
     }
 }

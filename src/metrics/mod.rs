@@ -18,13 +18,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::pool::{Change, Trust, TrustReason};
+use crate::pool::{Change, TimeLimit, Trust, TrustReason};
 use crate::shadow::Detour;
 use crate::tokens::NotTokenized;
 
 pub use hedges::{HedgeMetrics, HedgeOutcome};
 pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
-use labels::{BuildLabels, ReloadLabels, RequestLabels, RetryLabels, TokenizerLabels, TrustLabels};
+use labels::{BuildLabels, LimitLabels, ReloadLabels, RequestLabels, RetryLabels, TokenizerLabels, TrustLabels};
 pub use queue::{PriorityLabels, QueueMetrics};
 
 /// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
@@ -76,6 +76,9 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     retries: Family<RetryLabels, Counter>,
     attempts: Family<BackendLabels, Counter>,
+    time_limits: Family<LimitLabels, Counter>,
+    aborted: Family<BackendLabels, Counter>,
+    drain_requests: Family<BackendLabels, Counter>,
     ttft: Family<PoolLabels, Histogram, fn() -> Histogram>,
     duration: Family<PoolLabels, Histogram, fn() -> Histogram>,
     prompt_tokens: Family<BackendLabels, Counter>,
@@ -93,6 +96,7 @@ pub struct Metrics {
     tokenized: Family<TokenizerLabels, Counter>,
     reloads: Family<ReloadLabels, Counter>,
     reload_ok: Gauge,
+    upgrades_failed: Counter,
     access_log_dropped: Counter,
     trace_lines: Counter,
     trace_dropped: Counter,
@@ -116,6 +120,9 @@ impl Metrics {
             requests: Family::default(),
             retries: Family::default(),
             attempts: Family::default(),
+            time_limits: Family::default(),
+            aborted: Family::default(),
+            drain_requests: Family::default(),
             ttft: Family::new_with_constructor(|| Histogram::new(TTFT_BUCKETS)),
             duration: Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)),
             prompt_tokens: Family::default(),
@@ -133,6 +140,7 @@ impl Metrics {
             tokenized: Family::default(),
             reloads: Family::default(),
             reload_ok: Gauge::default(),
+            upgrades_failed: Counter::default(),
             access_log_dropped: Counter::default(),
             trace_lines: Counter::default(),
             trace_dropped: Counter::default(),
@@ -150,6 +158,17 @@ impl Metrics {
         registry.register("requests", "Requests, by how they ended", self.requests.clone());
         registry.register("attempts", "Attempts sent to a backend", self.attempts.clone());
         registry.register("retries", "Attempts followed by another, by cause", self.retries.clone());
+        registry.register("time_limits", "Attempts ended by a limit of time, by its key", self.time_limits.clone());
+        registry.register(
+            "aborted_answers",
+            "Answers that an engine gave up before a token of them was sent on",
+            self.aborted.clone(),
+        );
+        registry.register(
+            "drain_requests",
+            "Requests of conversations that live at a backend, sent there while it drains",
+            self.drain_requests.clone(),
+        );
         registry.register(
             "retries_denied",
             "Retries not made because the retry budget was spent",
@@ -221,6 +240,11 @@ impl Metrics {
             "Requests to pools with a tokenizer: tokenized, or why they were not",
             self.tokenized.clone(),
         );
+        registry.register(
+            "upgrades_failed",
+            "Binary upgrades that failed and left this process serving",
+            self.upgrades_failed.clone(),
+        );
         registry.register("config_reloads", "Reloads of the configuration, by outcome", self.reloads.clone());
         registry.register(
             "config_last_reload_successful",
@@ -286,6 +310,9 @@ impl Metrics {
             let (pool, backend) = (Arc::clone(&labels.pool), Arc::clone(&labels.backend));
             let _ = self.retries.get_or_create(&RetryLabels { pool, backend, cause });
         }
+        for limit in TimeLimit::ALL {
+            let _ = self.time_limits.get_or_create(&limit_labels(labels, limit));
+        }
         for labels in all_trust_labels(labels) {
             let _ = self.trust_changes.get_or_create(&labels);
         }
@@ -327,6 +354,21 @@ impl Metrics {
         self.attempts.get_or_create(labels).inc();
         let labels = RetryLabels { pool: Arc::clone(&labels.pool), backend: Arc::clone(&labels.backend), cause };
         self.retries.get_or_create(&labels).inc();
+    }
+
+    /// A limit of time ended an attempt.
+    pub fn time_limit_met(&self, labels: &BackendLabels, limit: TimeLimit) {
+        self.time_limits.get_or_create(&limit_labels(labels, limit)).inc();
+    }
+
+    /// An engine gave an answer up.
+    pub fn answer_aborted(&self, labels: &BackendLabels) {
+        self.aborted.get_or_create(labels).inc();
+    }
+
+    /// A request was sent to a backend that drains.
+    pub fn sent_to_draining(&self, labels: &BackendLabels) {
+        self.drain_requests.get_or_create(labels).inc();
     }
 
     /// A retry was not made for want of budget.
@@ -374,6 +416,11 @@ impl Metrics {
         self.reload_ok.set(i64::from(applied));
     }
 
+    /// An upgrade failed; one that succeeds is seen by another process's start.
+    pub fn upgrade_failed(&self) {
+        self.upgrades_failed.inc();
+    }
+
     /// Access-log lines were dropped.
     pub fn access_log_dropped(&self, lines: u64) {
         self.access_log_dropped.inc_by(lines);
@@ -418,6 +465,9 @@ impl Metrics {
         for cause in RetryCause::ALL {
             self.retries.remove(&RetryLabels { pool: Arc::clone(pool), backend: Arc::clone(backend), cause });
         }
+        for limit in TimeLimit::ALL {
+            self.time_limits.remove(&limit_labels(labels, limit));
+        }
         for labels in all_trust_labels(labels) {
             self.trust_changes.remove(&labels);
         }
@@ -429,9 +479,11 @@ impl Metrics {
         }
     }
 
-    fn backend_counters(&self) -> [&Family<BackendLabels, Counter>; 7] {
+    fn backend_counters(&self) -> [&Family<BackendLabels, Counter>; 9] {
         [
             &self.attempts,
+            &self.aborted,
+            &self.drain_requests,
             &self.prompt_tokens,
             &self.predicted_cached,
             &self.reported_prompt,
@@ -440,6 +492,11 @@ impl Metrics {
             &self.restarts,
         ]
     }
+}
+
+fn limit_labels(labels: &BackendLabels, limit: TimeLimit) -> LimitLabels {
+    let BackendLabels { pool, backend } = labels.clone();
+    LimitLabels { pool, backend, limit: limit.name() }
 }
 
 /// Those of every change that there can be.

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::time::Moment;
 
@@ -39,7 +40,8 @@ pub struct EjectionSettings {
 
 /// What went wrong with a request. Answers that are the engine's right to give are no failures: 4xx (429 with them),
 /// and 503 for overload; nor is the reset of a pooled connection that had gone stale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FailureKind {
     /// No connection, TLS included.
     Connect,
@@ -47,6 +49,10 @@ pub enum FailureKind {
     Reset,
     /// A 5xx answer, except 503 for overload.
     ServerError,
+    /// An answer without a token, or one that the engine gave up: it is about to stop.
+    Aborted,
+    /// Silence for longer than a limit of time.
+    Silent,
 }
 
 /// Whether requests may be sent.
@@ -64,7 +70,8 @@ pub enum Admission {
 }
 
 /// Why a backend was ejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EjectionCause {
     /// Too many failures in a row, the last of this kind.
     Failures(FailureKind),
@@ -104,6 +111,19 @@ pub struct Ejection {
 pub struct ProbePermit {
     ejection: Arc<Ejection>,
     epoch: u64,
+}
+
+/// An ejection state for another process, whose moments mean nothing here: all times are from now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EjectionRecord {
+    /// Ejections in a row.
+    times: u32,
+    /// How long the present state has lasted.
+    lasted: Duration,
+    /// Failures in a row, while it serves.
+    failures: u32,
+    /// What for it is out, and for how long still, if it is out. One that is being probed is due for a probe.
+    out: Option<(EjectionCause, Duration)>,
 }
 
 const OPEN: u64 = 0;
@@ -157,11 +177,11 @@ impl EjectionSettings {
 // === impl FailureKind ===
 
 impl FailureKind {
-    /// How many failures it counts as. A refused or broken connection means that the process is gone, a 5xx may be
-    /// one request's own fault.
+    /// How many failures it counts as. A refused or broken connection means that the process is gone, an answer that was
+    /// given up or never came that it is going; a 5xx may be one request's own fault.
     pub fn weight(self) -> u32 {
         match self {
-            Self::Connect | Self::Reset => 2,
+            Self::Connect | Self::Reset | Self::Aborted | Self::Silent => 2,
             Self::ServerError => 1,
         }
     }
@@ -172,6 +192,8 @@ impl FailureKind {
             Self::Connect => "connect",
             Self::Reset => "reset",
             Self::ServerError => "server_error",
+            Self::Aborted => "aborted",
+            Self::Silent => "silent",
         }
     }
 }
@@ -297,6 +319,33 @@ impl Ejection {
             }
             _ => None,
         })
+    }
+
+    /// The state for another process.
+    pub fn record(&self, now: Moment) -> EjectionRecord {
+        let machine = self.machine.lock();
+        let (failures, out) = match machine.state {
+            State::Serving { failures } => (failures, None),
+            State::Ejected(sentence) => (0, Some((sentence.cause, sentence.until.since(now)))),
+            State::Probing(sentence) => (0, Some((sentence.cause, Duration::ZERO))),
+        };
+        EjectionRecord { times: machine.times, lasted: now.since(machine.since), failures, out }
+    }
+
+    /// Goes on from there. None is out for longer than `settings` would have it.
+    pub fn restore(&self, record: EjectionRecord, settings: &EjectionSettings, now: Moment) {
+        let EjectionRecord { times, lasted, failures, out } = record;
+        // A moment before this process began cannot be told, so what a long service has earned is given at once.
+        let since = Moment::at(Duration::from_nanos(now.as_nanos()).saturating_sub(lasted));
+        let times = if out.is_none() && lasted >= settings.max { 0 } else { times };
+        self.change(|machine| {
+            let state = match out {
+                None => State::Serving { failures },
+                Some((cause, rest)) => State::Ejected(Sentence { cause, at: now, until: now + rest.min(settings.max) }),
+            };
+            machine.enter(state, since);
+            machine.times = times;
+        });
     }
 
     fn is_valid(&self, permit: Option<&ProbePermit>, machine: &Machine) -> bool {

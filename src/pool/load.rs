@@ -184,6 +184,15 @@ impl Load {
         }
     }
 
+    /// Goes on from what another process has learned of the backend: its rate, and how many requests it got lately
+    /// ([`LoadView::recent`]).
+    pub fn restore(&self, rate: RateSums, recent: f64, now: Moment) {
+        self.change(|state| {
+            state.learner.restore(rate);
+            state.recent = Recent::starting_at(recent, now);
+        });
+    }
+
     /// The learned prefill rate.
     pub fn rate(&self) -> RateSums {
         RateSums::from_bits(self.published.rate.load(Relaxed))

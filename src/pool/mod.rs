@@ -4,6 +4,7 @@
 //! shares, so an unchanged backend keeps its load, learned rate and ejection through a reload; everything that the
 //! control loop observes (health, address, engine values) is in the immutable snapshot instead.
 
+mod drain;
 mod ejection;
 mod feed;
 mod limits;
@@ -14,6 +15,7 @@ mod rate;
 mod recent;
 mod retry_budget;
 mod snapshot;
+mod timeouts;
 mod trust;
 
 use std::sync::Arc;
@@ -23,7 +25,10 @@ use parking_lot::Mutex;
 use crate::prefix::Scale;
 use crate::queue::Line;
 
-pub use ejection::{Admission, Ejection, EjectionCause, EjectionSettings, FailureKind, ProbePermit, Transition};
+pub use drain::{Drain, DrainCause, DrainPhase};
+pub use ejection::{
+    Admission, Ejection, EjectionCause, EjectionRecord, EjectionSettings, FailureKind, ProbePermit, Transition,
+};
 pub use feed::{EventFeed, EventView, TierCredits};
 pub use limits::{Fill, InFlightLimit, Limits};
 
@@ -34,9 +39,11 @@ pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
 pub use snapshot::{
-    BackendSnapshot, EngineState, Health, Hedging, OtherRouters, Polled, PoolSnapshot, Priorities, Snapshot, Timeouts,
+    BackendSnapshot, Credentials, EngineState, Health, Hedging, OtherRouters, Polled, PoolSnapshot, Priorities,
+    Snapshot,
 };
-pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter};
+pub use timeouts::{TimeLimit, Timeouts};
+pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter, TrustRecord};
 
 /// Where a backend is reached, as plain data.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -35,14 +35,20 @@ struct Identified {
 // === impl ModelEntry ===
 
 impl ModelEntry {
+    /// Entries that are one text each; what is not one is left out.
+    pub(crate) fn read_entries(texts: &[String]) -> Arc<[Self]> {
+        texts.iter().filter_map(|text| Self::read(RawValue::from_string(text.clone()).ok()?)).collect()
+    }
+
     /// The entries of a list in OpenAI's form; what is not one is left out.
     pub fn read_list(body: &[u8]) -> Arc<[Self]> {
         let Ok(List { data }) = serde_json::from_slice(body) else { return Arc::default() };
-        let entries = data.into_iter().take(MAX_MODELS).filter_map(|json| {
-            let Identified { id, parent } = serde_json::from_str(json.get()).ok()?;
-            Some(Self { id, is_adapter: parent.is_some(), json })
-        });
-        entries.collect()
+        data.into_iter().take(MAX_MODELS).filter_map(Self::read).collect()
+    }
+
+    fn read(json: Box<RawValue>) -> Option<Self> {
+        let Identified { id, parent } = serde_json::from_str(json.get()).ok()?;
+        Some(Self { id, is_adapter: parent.is_some(), json })
     }
 }
 

@@ -10,6 +10,8 @@
 //! An engine that prefills requests side by side, or a shorter one first, moves time from one sample to the next, and
 //! the sums stay right.
 
+use serde::{Deserialize, Serialize};
+
 use super::number_within;
 use crate::time::Moment;
 
@@ -32,7 +34,7 @@ const POOL_BAND: f64 = 0.30;
 const RATE_RANGE: (f64, f64) = (10.0, 1e7);
 
 /// Work and the seconds it took, as decayed sums.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RateSums {
     /// Work units.
     pub work: f32,
@@ -120,6 +122,14 @@ impl Default for RateLearner {
 impl RateLearner {
     pub(super) fn sums(&self) -> RateSums {
         RateSums { work: self.work as f32, seconds: self.seconds as f32 }
+    }
+
+    /// Goes on from what another process has learned; sums that cannot be are left alone.
+    pub(super) fn restore(&mut self, sums: RateSums) {
+        let (work, seconds) = (f64::from(sums.work), f64::from(sums.seconds));
+        if (work.is_finite() && work >= 0.0) && (seconds.is_finite() && seconds > 0.0) {
+            (self.work, self.seconds) = (work, seconds);
+        }
     }
 
     /// A request with this much work was sent to the engine.
@@ -292,6 +302,17 @@ mod tests {
                     assert!(rate.is_finite() && rate >= RATE_RANGE.0, "{work} / {seconds} gave {rate}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_another_process_has_learned_goes_on_and_nonsense_does_not() {
+        let mut learner = RateLearner::default();
+        learner.restore(RateSums { work: 600_000.0, seconds: 20.0 });
+        assert_eq!(learner.sums().rate(), 30_000.0);
+        for (work, seconds) in [(f32::NAN, 1.0), (1.0, 0.0), (-1.0, 1.0), (f32::INFINITY, 1.0), (1.0, f32::NAN)] {
+            learner.restore(RateSums { work, seconds });
+            assert_eq!(learner.sums().rate(), 30_000.0, "{work} in {seconds}");
         }
     }
 

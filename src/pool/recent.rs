@@ -27,6 +27,11 @@ impl Recent {
         *self = Self { count: self.count_at(now) + 1.0, at: self.at.max(now) };
     }
 
+    /// This count at `now`; 0 if it is none.
+    pub(super) fn starting_at(count: f64, now: Moment) -> Self {
+        Self { count: if count.is_finite() { count.max(0.0) } else { 0.0 }, at: now }
+    }
+
     /// The count at `now`.
     pub fn count_at(self, now: Moment) -> f64 {
         let faded = now.since(self.at).as_secs_f64() / RECENT_MEMORY.as_secs_f64();

@@ -10,16 +10,18 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{
-    Admission, Backend, EjectionSettings, EventView, Fill, Limits, ModelEntry, Policy, Pool, PoolRate, RetrySettings,
-    TierCredits, Trust,
+    Admission, Backend, Drain, DrainPhase, EjectionSettings, EventView, Fill, Limits, ModelEntry, Policy, Pool,
+    PoolRate, RetrySettings, TierCredits, Timeouts, Trust,
 };
-use crate::locality::{ExactTenant, Tenant};
+use crate::locality::{ExactTenant, LocalityIndex, Tenant};
 use crate::queue::{Priority, QueueSettings};
 use crate::time::Moment;
+use crate::tls::Upstream;
 use crate::tokens;
 
 /// Sizes of block for which prompts are cut anew: engines of one model have one, or a few in the course of a change.
@@ -59,8 +61,12 @@ pub struct PoolSnapshot {
     pub hedging: Option<Hedging>,
     /// What says how urgent a request is.
     pub priorities: Priorities,
-    /// How long one attempt may take.
+    /// How long its requests may take.
     pub timeouts: Timeouts,
+    /// Whose credentials its backends are shown.
+    pub credentials: Credentials,
+    /// Whether the header of a streamed answer waits for what comes first.
+    pub holds_header: bool,
     /// The header that names a request's session, if one does.
     pub session_header: Option<HeaderName>,
     /// Makes prompts into the token ids that its engines make of them.
@@ -91,17 +97,13 @@ pub struct Priorities {
     pub by_field: bool,
 }
 
-/// Limits of one attempt at a backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To connect, TLS included.
-    pub connect: Duration,
-    /// To the response's header, and between two reads of it.
-    pub read: Duration,
-    /// Between two writes of the request.
-    pub write: Duration,
-    /// How long an idle connection is kept for the next request.
-    pub keepalive_idle: Duration,
+/// Whose credentials go to a backend with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// The caller's, as it sent them.
+    Callers,
+    /// Ours, as the value of `Authorization`, if we have any; never the caller's.
+    Own(Option<HeaderValue>),
 }
 
 /// One backend at one time.
@@ -113,10 +115,12 @@ pub struct BackendSnapshot {
     pub address: Option<SocketAddr>,
     /// The data-parallel rank of its engine that it stands for, if the engine has several.
     pub rank: Option<u32>,
+    /// How it is spoken to, if over TLS.
+    pub tls: Option<Arc<Upstream>>,
     /// What the active probes say.
     pub health: Health,
-    /// Whether it takes no new requests, by reload or by the operator.
-    pub is_draining: bool,
+    /// Its drain, if it is to leave.
+    pub drain: Option<Arc<Drain>>,
     /// Where its blocks stand in the locality index.
     pub tenant: Tenant,
     /// What its engine reports.
@@ -143,7 +147,8 @@ pub struct OtherRouters {
 }
 
 /// What active probes say of a backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Health {
     /// No good probe yet since it was added.
     Starting,
@@ -238,6 +243,8 @@ impl PoolSnapshot {
             hedging: None,
             priorities: Priorities::default(),
             timeouts: Timeouts::default(),
+            credentials: Credentials::default(),
+            holds_header: true,
             session_header: None,
             tokenizer: None,
             credits: TierCredits::default(),
@@ -286,9 +293,10 @@ impl PoolSnapshot {
 // === impl Priorities ===
 
 impl Priorities {
-    /// The priority of a request with these header fields and this number in its body. The header comes first. What says
-    /// nothing that is known is [`Priority::Normal`].
-    pub fn priority(&self, headers: &HeaderMap, field: Option<i64>) -> Priority {
+    /// The priority of a request with these header fields and this number in its body. The header comes first. Nothing
+    /// makes a request more urgent than `class`, that of its caller, which it has if it says nothing that is known. Where
+    /// callers have no class, that is [`Priority::Normal`], and anything can be asked for.
+    pub fn priority(&self, headers: &HeaderMap, field: Option<i64>, class: Option<Priority>) -> Priority {
         let named = self.header.as_ref().and_then(|name| headers.get(name)).and_then(|value| value.to_str().ok());
         let by_header = named.and_then(|name| Priority::named(name.trim()));
         let by_field = field.filter(|_| self.by_field).map(|number| match number {
@@ -296,20 +304,16 @@ impl Priorities {
             0 => Priority::Normal,
             1.. => Priority::Low,
         });
-        by_header.or(by_field).unwrap_or_default()
+        // The less urgent one is the greater one.
+        by_header.or(by_field).max(class).unwrap_or_default()
     }
 }
 
-// === impl Timeouts ===
+// === impl Credentials ===
 
-impl Default for Timeouts {
+impl Default for Credentials {
     fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            read: Duration::from_secs(600),
-            write: Duration::from_secs(30),
-            keepalive_idle: Duration::from_secs(4),
-        }
+        Self::Own(None)
     }
 }
 
@@ -322,8 +326,9 @@ impl BackendSnapshot {
             backend,
             address: None,
             rank: None,
+            tls: None,
             health: Health::Starting,
-            is_draining: false,
+            drain: None,
             tenant,
             engine: EngineState::default(),
             others: OtherRouters::default(),
@@ -348,10 +353,18 @@ impl BackendSnapshot {
         self.feeds.iter().map(|view| view.feed.tenant())
     }
 
-    /// Whether nothing keeps requests from it.
+    /// How far its drain has come, if it drains; `index` is where its blocks stand.
+    pub fn drain_phase(&self, index: &LocalityIndex, now: Moment) -> Option<DrainPhase> {
+        let drain = self.drain.as_ref()?;
+        let is_home = index.tenant_blocks(self.tenant) > 0 || self.event_tenants().any(|tenant| tenant.blocks() > 0);
+        Some(drain.phase(self.backend.load().in_flight(), is_home, now))
+    }
+
+    /// Whether it could take a request now: one that drains does, until its deadline, where no other can.
     pub fn can_serve(&self, now: Moment) -> bool {
         let is_admitted = !matches!(self.backend.ejection().admission(now), Admission::Closed { .. });
-        self.health == Health::Healthy && !self.is_draining && self.address.is_some() && is_admitted
+        let is_open = self.drain.as_ref().is_none_or(|drain| drain.admits(now));
+        self.health == Health::Healthy && is_open && self.address.is_some() && is_admitted
     }
 }
 
@@ -410,13 +423,39 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-priority", "High".parse().unwrap());
         let silent = Priorities::default();
-        assert_eq!(silent.priority(&headers, Some(9)), Priority::Normal);
+        assert_eq!(silent.priority(&headers, Some(9), None), Priority::Normal);
         let both = Priorities { header: Some(HeaderName::from_static("x-priority")), by_field: true };
-        assert_eq!(both.priority(&headers, Some(9)), Priority::High, "the header comes first");
-        let by_number = [-1, 0, 1].map(|number| both.priority(&HeaderMap::new(), Some(number)));
+        assert_eq!(both.priority(&headers, Some(9), None), Priority::High, "the header comes first");
+        let by_number = [-1, 0, 1].map(|number| both.priority(&HeaderMap::new(), Some(number), None));
         assert_eq!(by_number, Priority::ALL);
         headers.insert("x-priority", "now!".parse().unwrap());
-        assert_eq!(both.priority(&headers, None), Priority::Normal);
+        assert_eq!(both.priority(&headers, None, None), Priority::Normal);
+    }
+
+    #[test]
+    fn nobody_is_more_urgent_than_his_class() {
+        use Priority::{High, Low, Normal};
+        let priorities = Priorities { header: Some(HeaderName::from_static("x-priority")), by_field: true };
+        for (class, asked, given) in [
+            (High, None, High),
+            (High, Some("normal"), Normal),
+            (Normal, Some("high"), Normal),
+            (Normal, Some("low"), Low),
+            (Low, Some("high"), Low),
+            (Low, None, Low),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(asked) = asked {
+                headers.insert("x-priority", asked.parse().unwrap());
+            }
+            assert_eq!(priorities.priority(&headers, None, Some(class)), given, "{class:?} asks for {asked:?}");
+        }
+        assert_eq!(priorities.priority(&HeaderMap::new(), Some(-1), Some(Low)), Low, "nor by the number");
+        assert_eq!(
+            Priorities::default().priority(&HeaderMap::new(), None, Some(High)),
+            High,
+            "nothing has to be asked for"
+        );
     }
 
     #[test]

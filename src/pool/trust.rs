@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use belief::{Belief, Limits};
@@ -50,6 +51,13 @@ pub struct ExactPrediction {
     pub at_least: u32,
     /// The same with what requests in flight were computing at that moment.
     pub at_most: u32,
+}
+
+/// What is believed, and how that has fared, for another process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrustRecord {
+    assumed: Belief,
+    exact: Belief,
 }
 
 /// A belief that was lost or has come back.
@@ -210,6 +218,20 @@ impl TrustMeter {
     /// in a row as `limit` without a message lose exact locality, until one comes.
     pub fn answered(&self, events: u64, limit: u32) -> Option<Change> {
         self.change(|state| [(Trust::Exact, state.silence.observe(events, limit))]).pop()
+    }
+
+    /// What is believed now. Silence is left out: who listens anew has heard nothing yet.
+    pub fn record(&self) -> TrustRecord {
+        let state = self.state.lock();
+        TrustRecord { assumed: state.assumed, exact: state.exact }
+    }
+
+    /// Goes on from there.
+    pub fn restore(&self, record: TrustRecord) {
+        self.change(|state| {
+            (state.assumed, state.exact) = (record.assumed.made_sound(), record.exact.made_sound());
+            [(Trust::Assumed, None), (Trust::Exact, None)]
+        });
     }
 
     fn change<const N: usize>(&self, observe: impl FnOnce(&mut State) -> [(Trust, Option<Reason>); N]) -> Changes {

@@ -8,7 +8,7 @@ mod scale;
 mod tokens;
 
 pub use block::{BlockHasher, Chain, MAX_BLOCKS, prompt_root, root};
-pub use scale::{Sample, Scale};
+pub use scale::{Sample, Scale, ScaleRecord};
 pub use tokens::{token_block, token_chain, token_root};
 
 /// Identifies a prefix block: the block, every block before it, and what separates caches.

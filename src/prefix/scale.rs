@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 /// Bytes per token before anything is learned: English text under common tokenizers.
 const INITIAL_BYTES_PER_TOKEN: f64 = 4.0;
@@ -57,6 +58,15 @@ pub struct Sample {
     pub has_media: bool,
 }
 
+/// What a scale has learned, for another process.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ScaleRecord {
+    bytes: f64,
+    tokens: f64,
+    in_use: f64,
+    samples_since_change: u32,
+}
+
 #[derive(Debug)]
 struct State {
     block_tokens: NonZeroU32,
@@ -97,6 +107,26 @@ impl Scale {
         }
     }
 
+    /// What was learned.
+    pub fn record(&self) -> ScaleRecord {
+        let State { bytes, tokens, in_use, samples_since_change, .. } = *self.state.lock();
+        ScaleRecord { bytes, tokens, in_use, samples_since_change }
+    }
+
+    /// Goes on from there, so that prompts are cut into the same blocks; what cannot be is left alone.
+    pub fn restore(&self, record: ScaleRecord) {
+        let ScaleRecord { bytes, tokens, in_use, samples_since_change } = record;
+        let is_sound = |sum: f64| sum.is_finite() && sum >= 0.0;
+        if !(MIN_BYTES_PER_TOKEN..=MAX_BYTES_PER_TOKEN).contains(&in_use) || !is_sound(bytes) || !is_sound(tokens) {
+            return;
+        }
+        let mut state = self.state.lock();
+        *state = State { block_tokens: state.block_tokens, bytes, tokens, in_use, samples_since_change };
+        let learned = state.learned().unwrap_or(in_use);
+        self.bytes_per_token.store(learned.to_bits(), Ordering::Relaxed);
+        self.block_bytes.store(state.block_bytes().get(), Ordering::Relaxed);
+    }
+
     /// Takes over the engines' block size once it is known; every block hash is new if it differs.
     pub fn set_block_tokens(&self, block_tokens: NonZeroU32) {
         let mut state = self.state.lock();
@@ -118,12 +148,6 @@ impl Scale {
     /// The engines' block size, tokens.
     pub fn block_tokens(&self) -> NonZeroU32 {
         NonZeroU32::new(self.block_tokens.load(Ordering::Relaxed)).unwrap_or(NonZeroU32::MIN)
-    }
-
-    /// Block size for prompts of token ids, bytes: exact, at 4 bytes an id.
-    pub fn token_block_bytes(&self) -> NonZeroU32 {
-        let block_tokens = self.block_tokens.load(Ordering::Relaxed);
-        NonZeroU32::new(block_tokens.saturating_mul(4)).unwrap_or(NonZeroU32::MIN)
     }
 
     /// Tokens that `bytes` of canonical text come to, rounded; 0 only for 0.
@@ -150,13 +174,18 @@ impl State {
         self.bytes = self.bytes * KEEP + bytes;
         self.tokens = self.tokens * KEEP + tokens;
         self.samples_since_change = self.samples_since_change.saturating_add(1);
-        let learned = (self.bytes / self.tokens).clamp(MIN_BYTES_PER_TOKEN, MAX_BYTES_PER_TOKEN);
+        let learned = self.learned()?;
         let is_off = (learned / self.in_use - 1.0).abs() > TOLERANCE;
         if is_off && self.samples_since_change >= SAMPLES_BEFORE_CHANGE {
             self.in_use = learned;
             self.samples_since_change = 0;
         }
         Some(learned)
+    }
+
+    /// Bytes per token by all samples; none without one.
+    fn learned(&self) -> Option<f64> {
+        (self.tokens > 0.0).then(|| (self.bytes / self.tokens).clamp(MIN_BYTES_PER_TOKEN, MAX_BYTES_PER_TOKEN))
     }
 
     fn block_bytes(&self) -> NonZeroU32 {
@@ -185,7 +214,7 @@ mod tests {
         assert_eq!(scale.block_bytes().get(), 64);
         assert_eq!((scale.tokens(400), scale.bytes(100)), (100, 400));
         assert_eq!((scale.tokens(0), scale.tokens(1)), (0, 1), "something is never nothing");
-        assert_eq!(scale.token_block_bytes().get(), 64);
+        assert_eq!(scale.block_tokens().get(), 16);
     }
 
     #[test]
@@ -245,7 +274,29 @@ mod tests {
     fn the_engines_block_size_is_taken_over() {
         let scale = scale();
         scale.set_block_tokens(NonZeroU32::new(32).unwrap());
-        assert_eq!((scale.block_bytes().get(), scale.token_block_bytes().get()), (128, 128));
+        assert_eq!((scale.block_bytes().get(), scale.block_tokens().get()), (128, 32));
+    }
+
+    #[test]
+    fn another_process_goes_on_where_this_one_is() {
+        let (old, new) = (scale(), scale());
+        new.restore(old.record());
+        assert_eq!((new.bytes_per_token(), new.block_bytes().get()), (4.0, 64), "nothing learned is nothing restored");
+        for _ in 0..40 {
+            old.observe(text(2000, 1000));
+        }
+        new.restore(old.record());
+        assert_eq!((new.bytes_per_token(), new.block_bytes()), (old.bytes_per_token(), old.block_bytes()));
+        for _ in 0..40 {
+            old.observe(text(9000, 1000));
+            new.observe(text(9000, 1000));
+            assert_eq!((new.bytes_per_token(), new.block_bytes()), (old.bytes_per_token(), old.block_bytes()));
+        }
+        for wrong in [f64::NAN, 0.0, 1e9] {
+            new.restore(ScaleRecord { in_use: wrong, ..old.record() });
+        }
+        new.restore(ScaleRecord { tokens: f64::INFINITY, ..old.record() });
+        assert_eq!(new.record(), old.record(), "what cannot be is left alone");
     }
 
     #[test]

@@ -8,6 +8,10 @@ use smallvec::SmallVec;
 use crate::pool::PoolSnapshot;
 use crate::prefix::{BlockHash, BlockHasher, Chain, prompt_root, token_chain, token_root};
 use crate::request::{Prompt, PromptRequest};
+use crate::tokens::TokenIds;
+
+/// A token id in the bytes of a prompt.
+const TOKEN_BYTES: u64 = 4;
 
 /// One prompt's blocks.
 #[derive(Debug)]
@@ -58,27 +62,30 @@ impl<'a> Cutter<'a> {
         Self { pool, model, adapter, cache_salt, id_root: token_root(named, cache_salt), event_blocks }
     }
 
-    /// Cuts a prompt; `ids` are those of a tokenizer.
-    pub(super) fn cut(&self, prompt: &Prompt<'_>, ids: Option<&[u32]>) -> PromptBlocks {
-        match ids.or_else(|| prompt.token_ids()) {
-            Some(ids) => self.cut_ids(ids, prompt.token_count().unwrap_or(ids.len() as u64)),
+    /// Cuts a prompt; `made` are the ids that the pool's tokenizer made of it.
+    pub(super) fn cut(&self, prompt: &Prompt<'_>, made: Option<&TokenIds>) -> PromptBlocks {
+        let count = |ids: usize| prompt.token_count().unwrap_or(ids as u64);
+        if let Some((ids, tokenizer)) = made.zip(self.pool.tokenizer.as_ref()) {
+            return self.cut_ids(count(ids.len()), |root, block_tokens| tokenizer.chain(ids, root, block_tokens));
+        }
+        match prompt.token_ids() {
+            Some(ids) => self.cut_ids(count(ids.len()), |root, size| token_chain(root, ids, size).into()),
             None => self.cut_bytes(prompt),
         }
     }
 
-    fn cut_ids(&self, ids: &[u32], tokens: u64) -> PromptBlocks {
-        let scale = self.pool.pool.scale();
-        let mut hasher = self.hasher(true, scale.token_block_bytes());
-        hasher.update(&ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>());
-        let by_ids = self.event_blocks.iter().map(|&block_tokens| IdBlocks {
-            block_tokens,
-            hashes: token_chain(self.id_root, ids, block_tokens).into(),
-        });
+    /// `chain` gives the hashes from a root on, in blocks of so many tokens.
+    fn cut_ids(&self, tokens: u64, chain: impl Fn(BlockHash, NonZeroU32) -> Arc<[BlockHash]>) -> PromptBlocks {
+        let block_tokens = self.pool.pool.scale().block_tokens();
+        let by_ids = self
+            .event_blocks
+            .iter()
+            .map(|&block_tokens| IdBlocks { block_tokens, hashes: chain(self.id_root, block_tokens) });
         PromptBlocks {
-            chain: hasher.finish(),
+            chain: Chain { blocks: chain(self.root(true), block_tokens), prompt_bytes: tokens * TOKEN_BYTES },
             tokens,
-            block_tokens: scale.block_tokens(),
-            tokens_per_block: f64::from(scale.token_block_bytes().get()) / 4.0,
+            block_tokens,
+            tokens_per_block: f64::from(block_tokens.get()),
             by_ids: by_ids.collect(),
         }
     }
@@ -86,7 +93,7 @@ impl<'a> Cutter<'a> {
     fn cut_bytes(&self, prompt: &Prompt<'_>) -> PromptBlocks {
         let scale = self.pool.pool.scale();
         let block_bytes = scale.block_bytes();
-        let mut hasher = self.hasher(false, block_bytes);
+        let mut hasher = BlockHasher::new(self.root(false), block_bytes);
         prompt.canonical(&mut |bytes| hasher.update(bytes));
         let chain = hasher.finish();
         PromptBlocks {
@@ -98,8 +105,8 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    fn hasher(&self, is_tokens: bool, block_bytes: NonZeroU32) -> BlockHasher {
-        BlockHasher::new(prompt_root(self.model, self.adapter, self.cache_salt, is_tokens), block_bytes)
+    fn root(&self, is_tokens: bool) -> BlockHash {
+        prompt_root(self.model, self.adapter, self.cache_salt, is_tokens)
     }
 }
 

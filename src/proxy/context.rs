@@ -13,16 +13,19 @@ use smallvec::SmallVec;
 
 use super::body::Buffered;
 use super::finish;
-use super::hedge::Winner;
+use super::hedge::Hedge;
+use super::hold::Held;
 use super::keep_alive::Unstreamed;
+use super::limits::{Line, Watch};
 use super::plan::Plan;
 use super::reject::Reject;
+use crate::auth::{Caller, Charge};
 use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
-use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot};
-use crate::queue::{Line, Room};
-use crate::request::ResponseReader;
+use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot, TimeLimit};
+use crate::queue::{self, Room};
+use crate::request::{Endpoint, ResponseReader};
 use crate::shadow::ShadowInFlight;
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -36,6 +39,10 @@ pub struct RequestContext {
     pub(super) seen: Seen,
     /// When the header was read.
     pub(super) started: Moment,
+    /// Whose key it came with, where one is required.
+    pub(super) caller: Option<Arc<Caller>>,
+    /// What it has taken of the caller's limits.
+    pub(super) charge: Option<Charge>,
     /// The client's `x-request-id`, or ours.
     pub(super) request_id: String,
     /// The body, until the first response byte.
@@ -44,8 +51,8 @@ pub struct RequestContext {
     /// Where the request goes; none until it was read.
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
-    /// Where a second attempt is put that has won against this one.
-    pub(super) hedge: Option<Winner>,
+    /// What its relay is known by, if a second attempt may follow beside this one.
+    pub(super) hedge: Option<Hedge>,
     /// What it has taken in the shadow of its pool.
     pub(super) shadow: Option<ShadowInFlight>,
     /// Attempts made.
@@ -69,6 +76,8 @@ pub struct RequestContext {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) client: Option<SocketAddr>,
+    /// What its certificate says that it is, if it has shown one.
+    pub(super) client_certificate: Option<String>,
     pub(super) method: Method,
     /// Cut, as the log shows it.
     pub(super) path: String,
@@ -98,11 +107,15 @@ pub(super) struct Attempt {
     pub(super) room: TakenRoom,
     pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
     pub(super) probe: Option<ProbePermit>,
+    /// What its connection will be known by, until it has one.
+    pub(super) line: Option<Arc<Line>>,
+    /// Sees to its time limits, as soon as it has a connection.
+    pub(super) watch: Option<Watch>,
 }
 
 /// What a request has taken of its backend's room. Those that wait look for room when it is dropped.
 pub(super) struct TakenRoom {
-    line: Arc<Line>,
+    line: Arc<queue::Line>,
     backend: u64,
 }
 
@@ -120,7 +133,13 @@ pub(super) struct Answer {
     /// Informational responses before it.
     pub(super) informational: u32,
     /// The response is being dropped in favour of another attempt.
-    pub(super) retry_status: bool,
+    pub(super) is_dropped: bool,
+    /// It is held until it is known what it begins with.
+    pub(super) held: Option<Held>,
+    /// It has neither a length nor chunks.
+    pub(super) ends_with_connection: bool,
+    /// The limit of time that ended the attempt.
+    pub(super) limit: Option<TimeLimit>,
     /// Answered by this process.
     pub(super) is_local: bool,
 }
@@ -135,6 +154,8 @@ impl RequestContext {
             is_recorded: false,
             seen: Seen::default(),
             started: time::now(),
+            caller: None,
+            charge: None,
             request_id: String::new(),
             body: None,
             request_bytes: 0,
@@ -168,7 +189,7 @@ impl RequestContext {
     /// Whether anything of a backend's answer was sent downstream. A header that we sent by ourselves is nothing of it.
     pub(super) fn has_begun(&self, session: &Session) -> bool {
         match self.is_opened {
-            true => self.answer.status.is_some(),
+            true => self.answer.status.is_some() && self.answer.held.is_none(),
             false => session.response_written().is_some_and(|header| !header.status.is_informational()),
         }
     }
@@ -186,6 +207,17 @@ impl RequestContext {
     pub(super) fn rank(&self) -> Option<u32> {
         let (route, attempt) = self.route.as_ref().zip(self.attempt.as_ref())?;
         route.pool().backends.get(attempt.index)?.rank
+    }
+
+    /// The endpoint that its client called, if it carries a prompt.
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        self.route.as_ref()?.plan.endpoint
+    }
+
+    /// When its time is up, all attempts together.
+    pub(super) fn end(&self) -> Option<Moment> {
+        let route = self.route.as_ref()?;
+        route.pool().timeouts.total.map(|total| route.received + total)
     }
 
     /// Pool and backend of the last attempt, as far as there are any.

@@ -5,9 +5,10 @@ use pingora_core::{Error, ErrorSource};
 use pingora_proxy::Session;
 
 use super::context::RequestContext;
-use super::trace;
+use super::{callers, trace};
 use crate::access_log::Line;
 use crate::metrics::{BackendLabels, Reason, RequestRecord, TokenRecord};
+use crate::pool::TimeLimit;
 use crate::request::Usage;
 use crate::state::State;
 use crate::time;
@@ -60,6 +61,7 @@ fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason
         state.metrics.tokens(&labels, tokens);
     }
     state.access_log.load().write(&line(ctx, usage, &record, response_bytes));
+    callers::settle(ctx, usage, now);
     trace::record(&state.recorder.load(), ctx, usage, reason);
     if let Some(attempt) = ctx.attempt.take() {
         attempt.in_flight.finish(now);
@@ -133,6 +135,8 @@ fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRe
         time: humantime::format_rfc3339_millis(std::time::SystemTime::now()).to_string(),
         request_id: &ctx.request_id,
         client: ctx.seen.client,
+        client_certificate: ctx.seen.client_certificate.as_deref(),
+        caller: ctx.caller.as_ref().map(|caller| caller.label()),
         method: shortened(ctx.seen.method.as_str(), MAX_METHOD_BYTES),
         path: &ctx.seen.path,
         model: plan.and_then(|plan| plan.model.as_deref()).map(|model| shortened(model, MAX_MODEL_BYTES)),
@@ -140,6 +144,7 @@ fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRe
         backend: &record.labels.backend,
         status: record.status,
         reason: record.reason.as_str(),
+        limit: ctx.answer.limit.map(TimeLimit::name),
         attempts: record.attempts,
         stream: ctx.answer.is_stream,
         request_bytes: ctx.request_bytes,

@@ -8,9 +8,10 @@ use pingora_proxy::Session;
 
 use super::context::{RequestContext, Route, Seen};
 use super::finish::shortened;
-use super::{Reject, body, models, plan};
+use super::{Reject, body, callers, models, plan};
 use crate::state::State;
 use crate::time;
+use crate::tls::client_identity;
 
 /// Longest path that is logged.
 const MAX_PATH_BYTES: usize = 256;
@@ -21,7 +22,7 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Settles the connection and refuses what should not get further.
-pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestContext, requires_key: bool) -> Result<()> {
     ctx.request_id = request_id(session);
     ctx.seen = seen(session);
     let config = state.config.load();
@@ -43,6 +44,9 @@ pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestConte
         session.set_keepalive(None);
         return Err(ctx.refuse(Reject::HeaderTooLarge { limit }));
     }
+    if requires_key {
+        callers::identify(state, session, ctx).map_err(|reject| ctx.refuse(reject))?;
+    }
     Ok(())
 }
 
@@ -52,7 +56,7 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
         session.set_keepalive(None);
         return Err(ctx.refuse(Reject::Upgrade));
     }
-    if let Some(list) = models::list(state, session) {
+    if let Some(list) = models::list(state, session, ctx.caller.as_deref()) {
         ctx.answer.is_local = true;
         models::reply(session, list).await?;
         return Ok(true);
@@ -63,9 +67,10 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     let received = time::now();
     let snapshot = state.snapshot.load_full();
     let bytes = ctx.body.as_ref().map(body::Buffered::bytes).unwrap_or_default();
-    let head = plan::Head::of(session.req_header());
+    let head = plan::Head::of(session.req_header(), ctx.caller.as_ref().map(|caller| caller.priority()));
     let planned = plan::plan(&snapshot, head, &bytes, &state.responses).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
+    callers::permit(ctx, &snapshot.pools()[pool], &plan).map_err(|reject| ctx.refuse(reject))?;
     if let Some(failure) = plan.tokenizing {
         state.metrics.tokenized(snapshot.pools()[pool].pool.name(), failure);
     }
@@ -106,7 +111,9 @@ fn request_id(session: &Session) -> String {
 
 fn seen(session: &Session) -> Seen {
     let header = session.req_header();
+    let digest = session.as_downstream().digest().and_then(|digest| digest.ssl_digest.as_deref());
     Seen {
+        client_certificate: digest.and_then(|digest| client_identity(digest)).map(str::to_owned),
         client: session.client_addr().and_then(|address| address.as_inet().copied()),
         method: header.method.clone(),
         path: shortened(header.uri.path(), MAX_PATH_BYTES).to_owned(),

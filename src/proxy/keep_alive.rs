@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::context::{RequestContext, Route};
 use super::reject::Reject;
+use super::{callers, event};
 use crate::request::Endpoint;
 use crate::state::State;
 
@@ -73,6 +74,7 @@ async fn write(state: &State, session: &mut Session, ctx: &mut RequestContext) -
         if state.config.load().server.response_headers {
             header.insert_header("x-warmgate-request-id", &ctx.request_id)?;
         }
+        callers::annotate(&mut header, ctx.caller.as_ref())?;
         session.downstream_session.write_response_header(Box::new(header)).await?;
     }
     session.downstream_session.write_response_body(Bytes::from_static(COMMENT), false).await
@@ -84,8 +86,7 @@ pub(super) async fn expect(session: &mut Session, header: &ResponseHeader, ctx: 
     if !ctx.is_opened || ctx.answer.is_stream || header.status.is_informational() {
         return Ok(());
     }
-    let endpoint = ctx.route.as_ref().and_then(|route| route.plan.endpoint);
-    let unstreamed = Unstreamed { endpoint, status: header.status, body: Vec::new() };
+    let unstreamed = Unstreamed { endpoint: ctx.endpoint(), status: header.status, body: Vec::new() };
     let is_empty = header.headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0");
     if is_empty || header.status == StatusCode::NO_CONTENT {
         let event = unstreamed.event();
@@ -93,12 +94,6 @@ pub(super) async fn expect(session: &mut Session, header: &ResponseHeader, ctx: 
     }
     ctx.answer.unstreamed = Some(unstreamed);
     Ok(())
-}
-
-/// The event that tells of `reject`.
-pub(super) fn event_of(reject: &Reject, ctx: &RequestContext) -> Bytes {
-    let endpoint = ctx.route.as_ref().and_then(|route| route.plan.endpoint);
-    event(endpoint, &reject.body(), true)
 }
 
 // === impl Unstreamed ===
@@ -119,21 +114,10 @@ impl Unstreamed {
         let is_right =
             !is_error || serde_json::from_slice::<Value>(&self.body).is_ok_and(|body| body["error"].is_object());
         if is_json && is_right {
-            return event(self.endpoint, &self.body, is_error);
+            return event::of_json(&self.body, is_error, self.endpoint);
         }
-        event(self.endpoint, &Reject::UpstreamStatus { status: self.status.as_u16() }.body(), true)
+        event::of_reject(&Reject::UpstreamStatus { status: self.status.as_u16() }, self.endpoint)
     }
-}
-
-/// One event with this JSON, as clients of `endpoint` read it.
-fn event(endpoint: Option<Endpoint>, json: &[u8], is_error: bool) -> Bytes {
-    // In JSON these stand between values only, so what they are does not matter.
-    let line: Vec<u8> = json.iter().map(|&byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }).collect();
-    let name: &[u8] = match endpoint {
-        Some(Endpoint::Messages | Endpoint::Responses) if is_error => b"event: error\n",
-        _ => b"",
-    };
-    [name, b"data: ", &line, b"\n\n"].concat().into()
 }
 
 #[cfg(test)]
@@ -177,11 +161,5 @@ mod tests {
     fn an_endless_error_is_not_kept() {
         let piece = "x".repeat(MAX_EVENT_BYTES);
         assert!(converted(500, &[&piece, &piece, "x"]).len() < 500);
-    }
-
-    #[test]
-    fn where_events_have_names_an_error_has_one() {
-        let event = event(Some(Endpoint::Messages), b"{}", true);
-        assert_eq!(&event[..], b"event: error\ndata: {}\n\n");
     }
 }

@@ -1,17 +1,23 @@
 //! The data path: one request from its header to its log line.
 //!
-//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`body`] holds the body, [`mod@plan`]
-//! says what the request asks of routing, [`waiting`] finds it a backend with room, [`peer`] says how to
-//! connect, [`response`] watches the answer, [`reject`]
-//! and [`reply`] make our own error replies, [`finish`] counts and logs.
+//! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call,
+//! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`waiting`] finds it a backend with room,
+//! [`peer`] says how to connect, [`attend`] sees to time limits, [`response`] watches the answer, [`hold`] keeps it back while
+//! it may be none, [`reject`], [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs.
 
+mod attend;
 mod blocks;
 pub mod body;
+mod callers;
 mod context;
+mod event;
 mod finish;
 mod hedge;
+mod hold;
 mod intake;
 mod keep_alive;
+mod last_words;
+mod limits;
 mod linger;
 mod matched;
 mod models;
@@ -24,11 +30,13 @@ mod retry;
 mod trace;
 mod waiting;
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -40,18 +48,23 @@ pub use reject::Reject;
 
 use crate::state::State;
 use context::RequestContext;
+use limits::Lines;
 
 /// The proxy application.
 pub struct Gateway {
     state: Arc<State>,
+    /// Whether its callers need a key, if there are keys.
+    requires_key: bool,
+    /// The connections to backends.
+    lines: Arc<Lines>,
 }
 
 // === impl Gateway ===
 
 impl Gateway {
-    /// Serves from this state.
-    pub fn new(state: Arc<State>) -> Self {
-        Self { state }
+    /// Serves from this state; those who have a key of it, where one is required.
+    pub fn new(state: Arc<State>, requires_key: bool) -> Self {
+        Self { state, requires_key, lines: Arc::default() }
     }
 }
 
@@ -67,7 +80,7 @@ impl ProxyHttp for Gateway {
     fn init_downstream_modules(&self, _modules: &mut pingora_core::modules::http::HttpModules) {}
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<()> {
-        intake::admit(&self.state, session, ctx)
+        intake::admit(&self.state, session, ctx, self.requires_key)
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
@@ -75,7 +88,23 @@ impl ProxyHttp for Gateway {
     }
 
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
-        peer::choose(&self.state, session, ctx).await
+        let mut peer = peer::choose(&self.state, session, ctx).await?;
+        attend::prepare(&self.state, &self.lines, &mut peer, ctx)?;
+        hedge::arm(ctx, &mut peer);
+        Ok(peer)
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        is_reused: bool,
+        _peer: &HttpPeer,
+        descriptor: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Self::CTX,
+    ) -> Result<()> {
+        attend::begin(&self.lines, is_reused, descriptor, ctx);
+        Ok(())
     }
 
     fn fail_to_connect(
@@ -124,18 +153,19 @@ impl ProxyHttp for Gateway {
         header: &mut ResponseHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        response::annotate(&self.state, session, header, ctx)?;
-        keep_alive::expect(session, header, ctx).await
+        keep_alive::expect(session, header, ctx).await?;
+        response::annotate(&self.state, session, header, ctx)
     }
 
     fn response_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         bytes: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut Self::CTX,
     ) -> Result<Option<Duration>> {
-        response::watch(&self.state, bytes.as_ref(), end_of_stream, ctx);
+        hold::look(&self.state, session, bytes, end_of_stream, ctx)?;
+        response::watch(&self.state, bytes.as_ref(), end_of_stream, ctx)?;
         if let Some(unstreamed) = &mut ctx.answer.unstreamed {
             unstreamed.convert(bytes, end_of_stream);
         }

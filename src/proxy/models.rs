@@ -1,8 +1,9 @@
 //! GET /v1/models: one list from all pools.
 //!
-//! With one pool the request is passed through, so that the answer is the engine's own. With several, what the backends
-//! said when they were last asked (by the control loop; a request causes no side call) is merged: the entries
-//! themselves are unchanged, and of two with the same id the first is kept.
+//! With one pool the request is passed through, so that the answer is the engine's own. With several, or for a caller
+//! that may use some of the models only, what the backends said when they were last asked (by the control loop; a
+//! request causes no side call) is merged: the entries themselves are unchanged, and of two with the same id the first
+//! is kept.
 
 use std::collections::HashSet;
 
@@ -12,17 +13,19 @@ use pingora_core::Result;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
+use crate::auth::Caller;
 use crate::pool::Snapshot;
 use crate::state::State;
 
 /// The list, if this request asks for it and it is ours to make.
-pub(super) fn list(state: &State, session: &Session) -> Option<Bytes> {
+pub(super) fn list(state: &State, session: &Session, caller: Option<&Caller>) -> Option<Bytes> {
     let header = session.req_header();
     if header.method != Method::GET || header.uri.path() != "/v1/models" {
         return None;
     }
     let snapshot = state.snapshot.load();
-    (snapshot.pools().len() > 1).then(|| merge(&snapshot))
+    let caller = caller.filter(|caller| caller.is_limited());
+    (snapshot.pools().len() > 1 || caller.is_some()).then(|| merge(&snapshot, caller))
 }
 
 /// Sends the list.
@@ -34,7 +37,7 @@ pub(super) async fn reply(session: &mut Session, list: Bytes) -> Result<()> {
     session.write_response_body(Some(list), true).await
 }
 
-fn merge(snapshot: &Snapshot) -> Bytes {
+fn merge(snapshot: &Snapshot, caller: Option<&Caller>) -> Bytes {
     let mut seen = HashSet::new();
     let mut list = Vec::from(br#"{"object":"list","data":["#);
     let pools = snapshot.pools().iter().enumerate();
@@ -43,7 +46,10 @@ fn merge(snapshot: &Snapshot) -> Bytes {
     });
     for (pool, model) in listed {
         // What a backend lists beyond its pool's models would not be sent to it.
-        if snapshot.pool_for(Some(&model.id)) == Some(pool) && seen.insert(&model.id) {
+        let is_served = snapshot.pool_for(Some(&model.id)) == Some(pool);
+        let name = snapshot.pools()[pool].pool.name();
+        let is_allowed = caller.is_none_or(|caller| caller.permits(Some(&model.id), name).is_ok());
+        if is_served && is_allowed && seen.insert(&model.id) {
             if seen.len() > 1 {
                 list.push(b',');
             }

@@ -9,11 +9,11 @@ use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 
-use super::context::{Attempt, RequestContext, Route, TakenRoom};
-use super::plan::owner_index;
+use super::context::{Answer, Attempt, RequestContext, Route, TakenRoom};
 use super::reject::Reject;
 use super::waiting::{self, Found};
-use super::{hedge, linger};
+use super::{callers, linger};
+use crate::metrics::BackendLabels;
 use crate::pool::{BackendSnapshot, Prediction};
 use crate::routing::{self, Dispatched, NoBackend, Pass};
 use crate::shadow::{self, Replay, ShadowInFlight};
@@ -25,10 +25,20 @@ const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
 
 /// Chooses, accounts for the choice and returns where to connect.
 pub(super) async fn choose(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
-    // Gives back what a failed attempt had taken.
+    // Gives back what a failed attempt had taken, and forgets its answer: nothing of it was sent on.
     ctx.attempt = None;
+    ctx.answer = Answer::default();
     let Found { matched, dispatched, started } = waiting::find(state, session, ctx).await?;
     let Some(route) = &mut ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
+    let prediction = matched.predictions[dispatched.decision.index];
+    let matched_tokens = u64::from(dispatched.decision.matched_tokens);
+    if ctx.attempts == 0
+        && let Err(limited) = callers::charge_uncached(&mut ctx.charge, &route.plan, matched_tokens, started)
+    {
+        // The room goes to one that waits.
+        drop(attempt(state, route, dispatched, prediction));
+        return Err(ctx.refuse(limited.into()));
+    }
     route.decision_micros = time::now().since(started).as_micros().try_into().unwrap_or(u64::MAX);
     ctx.attempts += 1;
     if ctx.attempts == 1 {
@@ -43,25 +53,22 @@ pub(super) async fn choose(state: &State, session: &mut Session, ctx: &mut Reque
         peer.group_key = fastrand::u64(1..);
         peer.options.idle_timeout = Some(Duration::ZERO);
     }
-    let prediction = matched.predictions[dispatched.decision.index];
     ctx.attempt = Some(attempt(state, route, dispatched, prediction));
-    let Some(mut peer) = peer else { return Err(ctx.refuse(Reject::Internal)) };
-    hedge::arm(ctx, &mut peer);
-    Ok(peer)
+    peer.ok_or_else(|| ctx.refuse(Reject::Internal))
 }
 
 /// Whether a backend that was not tried could take the request.
 pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
     let pool = route.pool();
     let unmatched = vec![0; pool.backends.len()];
-    let filtered = routing::candidates(pool, &unmatched, tried, time::now());
-    matches!(filtered.pass, Pass::Normal | Pass::FailOpen)
+    let filtered = routing::candidates(pool, &route.plan.query_in(pool), &unmatched, tried, time::now());
+    matches!(filtered.pass, Pass::Normal | Pass::Draining | Pass::FailOpen)
 }
 
 /// Chooses a backend that has room and accounts for the choice.
 pub(super) fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
     let (pool, plan) = (route.pool(), &route.plan);
-    let (query, answer, now) = (plan.query(), plan.answer(), time::now());
+    let (query, answer, now) = (plan.query_in(pool), plan.answer(), time::now());
     let mut rng = fastrand::Rng::new();
     if let Some(only) = owner(route, tried) {
         // Tried first where it can serve at all; if not, another may still know what to answer.
@@ -78,8 +85,7 @@ pub(super) fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Resul
 
 /// The backend that has what the request refers to, unless it was tried.
 pub(super) fn owner(route: &Route, tried: &[usize]) -> Option<usize> {
-    let owner = route.plan.owner.as_ref()?;
-    owner_index(route.pool(), owner).filter(|only| !tried.contains(only))
+    route.plan.query_in(route.pool()).owner.filter(|only| !tried.contains(only))
 }
 
 fn count(state: &State, route: &Route, dispatched: &Dispatched) {
@@ -89,6 +95,12 @@ fn count(state: &State, route: &Route, dispatched: &Dispatched) {
     }
     if matches!(dispatched.pass, Pass::FailOpen | Pass::FailOpenAgain) {
         state.metrics.failed_open(pool);
+    }
+    let chosen = &route.pool().backends[dispatched.decision.index];
+    if let Some(drain) = &chosen.drain {
+        drain.note_request();
+        let backend = Arc::clone(chosen.backend.name());
+        state.metrics.sent_to_draining(&BackendLabels { pool: Arc::clone(pool), backend });
     }
     let (cost, query) = (&route.pool().policy.cost, route.plan.query());
     if query.prompt_tokens > 0 {
@@ -126,18 +138,20 @@ pub(super) fn attempt(state: &State, route: &Route, dispatched: Dispatched, pred
         room: TakenRoom::at(route.pool(), &chosen.backend),
         blocks,
         probe: dispatched.permit,
+        line: None,
+        watch: None,
     }
 }
 
 fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
     let pool = route.pool();
-    let BackendSnapshot { backend, address, .. } = &pool.backends[index];
+    let BackendSnapshot { backend, address, tls, .. } = &pool.backends[index];
     let origin = backend.origin();
     let mut peer = HttpPeer::new((*address)?, origin.is_tls, origin.host.to_string());
+    if let Some(tls) = tls {
+        tls.prepare(&mut peer);
+    }
     let (options, timeouts) = (&mut peer.options, pool.timeouts);
-    options.connection_timeout = Some(timeouts.connect);
-    options.total_connection_timeout = Some(timeouts.connect);
-    options.read_timeout = Some(timeouts.read);
     options.write_timeout = Some(timeouts.write);
     options.idle_timeout = Some(timeouts.keepalive_idle);
     options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
@@ -153,6 +167,9 @@ pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result
     }
     if let Some(rank) = ctx.rank() {
         request.insert_header(X_DATA_PARALLEL_RANK, rank)?;
+    }
+    if let Some(route) = &ctx.route {
+        callers::show_credentials(request, &route.pool().credentials)?;
     }
     request.insert_header("x-request-id", &ctx.request_id)
 }

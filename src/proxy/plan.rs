@@ -36,6 +36,8 @@ pub struct Head<'a> {
     pub path: &'a str,
     /// Its fields; in one of them a pool may look for the session.
     pub headers: &'a HeaderMap,
+    /// The class of its caller, where callers have one.
+    pub class: Option<Priority>,
 }
 
 /// A request as routing sees it.
@@ -69,9 +71,9 @@ pub struct Plan {
 // === impl Head ===
 
 impl<'a> Head<'a> {
-    /// What matters of `header`.
-    pub fn of(header: &'a RequestHeader) -> Self {
-        Self { is_post: header.method == Method::POST, path: header.uri.path(), headers: &header.headers }
+    /// What matters of `header`, sent by a caller of this class.
+    pub fn of(header: &'a RequestHeader, class: Option<Priority>) -> Self {
+        Self { is_post: header.method == Method::POST, path: header.uri.path(), headers: &header.headers, class }
     }
 }
 
@@ -129,7 +131,7 @@ fn plan_prompt(
     let scale = shared.scale();
     let session_field = session_header.as_ref().and_then(|name| head.headers.get(name)).map(HeaderValue::as_bytes);
     let session_member = request.session_key.as_deref().map(str::as_bytes);
-    let ids_of = |at: usize| ids.and_then(|ids| ids.prompts.get(at)).map(Vec::as_slice);
+    let ids_of = |at: usize| ids.and_then(|ids| ids.prompts.get(at));
     let cutter = Cutter::new(pool, request);
     let prompts: SmallVec<[PromptBlocks; 1]> =
         request.prompts.iter().enumerate().map(|(at, prompt)| cutter.cut(prompt, ids_of(at))).collect();
@@ -141,7 +143,7 @@ fn plan_prompt(
         expects_usage: request.expects_usage(),
         prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum::<u64>() + unread_tokens,
         owner: request.previous_response_id.as_deref().and_then(|id| responses.owner(id)),
-        priority: pool.priorities.priority(head.headers, request.priority),
+        priority: pool.priorities.priority(head.headers, request.priority, head.class),
         session_key: session_field.filter(|key| !key.is_empty()).or(session_member).map(xxh3_64),
         prefix_key: prompts.first().and_then(|first| prefix_key(&first.chain.blocks, *block_tokens)),
         measured_bytes: measured_bytes(request, &prompts).filter(|_| ids.is_none()),
@@ -163,7 +165,7 @@ fn plan_other(
     let pool = owners_pool.or_else(|| snapshot.pool_for(model.as_deref()));
     let first = if model.is_none() && !snapshot.pools().is_empty() { Some(0) } else { None };
     let pool = pool.or(first).ok_or_else(|| Reject::UnknownModel { model: model.clone().unwrap_or_default() })?;
-    let priority = snapshot.pools()[pool].priorities.priority(head.headers, None);
+    let priority = snapshot.pools()[pool].priorities.priority(head.headers, None, head.class);
     Ok((pool, Plan { model, owner, priority, ..Plan::default() }))
 }
 
@@ -206,7 +208,13 @@ impl Plan {
             turn: 0,
             session_key: self.session_key,
             prefix_key: self.prefix_key,
+            owner: None,
         }
+    }
+
+    /// What the choice in `pool` needs to know.
+    pub fn query_in(&self, pool: &PoolSnapshot) -> Query {
+        Query { owner: self.owner.as_ref().and_then(|owner| owner_index(pool, owner)), ..self.query() }
     }
 
     /// The blocks of its prompts, together.
@@ -254,7 +262,7 @@ impl Plan {
 }
 
 /// The backend of `pool` that is `owner`.
-pub(super) fn owner_index(pool: &PoolSnapshot, owner: &Owner) -> Option<usize> {
+fn owner_index(pool: &PoolSnapshot, owner: &Owner) -> Option<usize> {
     let name: &Arc<str> = &owner.backend;
     (owner.pool == *pool.pool.name())
         .then(|| pool.backends.iter().position(|backend| backend.backend.name() == name))?

@@ -12,7 +12,9 @@ use serde::Serialize;
 
 use super::body::BodyError;
 use super::finish::shortened;
+use crate::auth::{Denied, LimitKind, Limited};
 use crate::metrics::Reason;
+use crate::pool::TimeLimit;
 use crate::queue::Refusal;
 use crate::request::ReadError;
 
@@ -63,8 +65,6 @@ pub enum Reject {
         /// The status.
         status: u16,
     },
-    /// A backend did not reply in time.
-    UpstreamTimeout,
     /// The pool's backends are full, and waiting is no use.
     Shed {
         /// Why it does not wait, or no longer.
@@ -74,10 +74,35 @@ pub enum Reject {
         /// When what waits will be gone, as far as that is known.
         estimate: Duration,
     },
+    /// The last attempt, or the whole request, took longer than this limit.
+    TimedOut(TimeLimit),
+    /// An answer that has begun broke off.
+    BrokenOff,
     /// The request header is not valid HTTP.
     BadRequest,
     /// A protocol upgrade was asked for.
     Upgrade,
+    /// The request came without a key where one is required, or with one that is nobody's.
+    Unauthorized {
+        /// Whether it had one.
+        has_key: bool,
+    },
+    /// Its caller may not have what it asks for.
+    Denied {
+        /// What that is.
+        denied: Denied,
+        /// The model that the client named.
+        model: Option<String>,
+    },
+    /// Its caller has used up one of its limits.
+    Limited(Limited),
+    /// The backend wants another key than it was shown.
+    BackendKey {
+        /// The pool's name.
+        pool: String,
+        /// Whether it was shown one.
+        has_key: bool,
+    },
     /// A fault of this program.
     Internal,
 }
@@ -104,13 +129,18 @@ impl Reject {
             Self::BadJson(_) | Self::BadBody | Self::BadRequest | Self::Upgrade => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeaderTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            Self::UnknownModel { .. } => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::Denied { denied: Denied::Model, .. } => StatusCode::NOT_FOUND,
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            Self::Denied { .. } => StatusCode::FORBIDDEN,
+            Self::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoBackend { .. } | Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             // Not 503, which would say that the service is down: balancers in front would go elsewhere.
             Self::Shed { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } => StatusCode::BAD_GATEWAY,
-            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } | Self::BackendKey { .. } | Self::BrokenOff => {
+                StatusCode::BAD_GATEWAY
+            }
+            Self::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -126,7 +156,12 @@ impl Reject {
             Self::Shed { .. } => Reason::Shed,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
             Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } => Reason::UpstreamFailed,
-            Self::UpstreamTimeout => Reason::UpstreamTimeout,
+            Self::Unauthorized { .. } => Reason::Unauthorized,
+            Self::Denied { .. } => Reason::Denied,
+            Self::Limited(_) => Reason::Limited,
+            Self::BackendKey { .. } => Reason::BackendKey,
+            Self::TimedOut(_) => Reason::UpstreamTimeout,
+            Self::BrokenOff => Reason::Truncated,
             Self::Internal => Reason::Internal,
         }
     }
@@ -135,7 +170,8 @@ impl Reject {
     pub fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::NoBackend { .. } | Self::NoRoom => Some(1),
-            Self::Shed { estimate, .. } => Some(retry_after(*estimate)),
+            Self::Shed { estimate, .. } => Some(whole_seconds(*estimate).min(MAX_RETRY_AFTER_SECONDS)),
+            Self::Limited(limited) => Some(whole_seconds(limited.retry_after)),
             _ => None,
         }
     }
@@ -148,7 +184,11 @@ impl Reject {
             Self::Upgrade => "upgrade_not_supported",
             Self::TooLarge { .. } => "request_too_large",
             Self::HeaderTooLarge { .. } => "header_too_large",
-            Self::UnknownModel { .. } => "model_not_found",
+            Self::UnknownModel { .. } | Self::Denied { denied: Denied::Model, .. } => "model_not_found",
+            Self::Unauthorized { .. } => "invalid_api_key",
+            Self::Denied { .. } => "permission_denied",
+            Self::Limited(_) => "rate_limit_exceeded",
+            Self::BackendKey { .. } => "backend_key_refused",
             Self::NoBackend { .. } => "no_backend",
             Self::NoRoom => "overloaded",
             Self::Shed { refusal, .. } => match refusal {
@@ -160,7 +200,15 @@ impl Reject {
             Self::BodyTimeout(_) => "body_timeout",
             Self::UpstreamFailed { .. } => "upstream_failed",
             Self::UpstreamStatus { .. } => "upstream_status",
-            Self::UpstreamTimeout => "upstream_timeout",
+            Self::TimedOut(limit) => match limit {
+                TimeLimit::Connect => "connect_timeout",
+                TimeLimit::FirstToken => "first_token_timeout",
+                TimeLimit::BetweenTokens => "between_tokens_timeout",
+                // As it was called while there was no other.
+                TimeLimit::Read | TimeLimit::Write => "upstream_timeout",
+                TimeLimit::Total => "total_timeout",
+            },
+            Self::BrokenOff => "upstream_broke_off",
             Self::Internal => "internal_error",
         }
     }
@@ -196,10 +244,66 @@ impl Reject {
                 format!("The backends failed before they replied ({attempts} attempts).")
             }
             Self::UpstreamStatus { status } => format!("The backend answered with status {status}."),
-            Self::UpstreamTimeout => "The backend did not reply in time.".into(),
+            Self::Unauthorized { has_key: false } => {
+                "An API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`.".into()
+            }
+            Self::Unauthorized { has_key: true } => "The API key is not known here.".into(),
+            Self::Denied { denied: Denied::Model, model } => {
+                let model = shortened(model.as_deref().unwrap_or_default(), MAX_NAME_BYTES);
+                format!("The model `{model}` does not exist, or this API key may not use it.")
+            }
+            Self::Denied { denied: Denied::NoModel, .. } => {
+                "This API key is for certain models only; name one of them in `model`.".into()
+            }
+            Self::Denied { denied: Denied::Pool, .. } => "This API key may not be used for this.".into(),
+            Self::Limited(Limited { kind, allowed, retry_after }) => {
+                let wait = retry_after.as_secs_f64();
+                format!("This API key is limited to {allowed} {}. Try again in {wait:.1} s.", in_words(*kind))
+            }
+            Self::BackendKey { pool, has_key: false } => format!(
+                "The backends of pool `{pool}` want an API key, and this proxy has none for them: set the pool's \
+                 api_key_file, or forward_credentials to send the caller's."
+            ),
+            Self::BackendKey { pool, has_key: true } => {
+                format!("The backends of pool `{pool}` refuse the API key of the pool's api_key_file.")
+            }
+            Self::TimedOut(limit) => {
+                let what = match limit {
+                    TimeLimit::Connect => "No connection to the backend was made in time",
+                    TimeLimit::FirstToken => "The backend gave no token in time",
+                    TimeLimit::BetweenTokens => "The backend went silent in the middle of its answer",
+                    TimeLimit::Read => "The backend did not reply in time",
+                    TimeLimit::Write => "The backend did not take the request in time",
+                    TimeLimit::Total => "The request took too long altogether",
+                };
+                format!("{what} (timeouts.{}).", limit.name())
+            }
+            Self::BrokenOff => "The backend's answer broke off.".into(),
             Self::BadRequest => "The request header is not valid HTTP.".into(),
             Self::Upgrade => "Protocol upgrades are not supported.".into(),
             Self::Internal => "The proxy failed to handle this request.".into(),
+        }
+    }
+
+    /// The body of an error event in Anthropic's form.
+    pub fn anthropic_body(&self) -> Bytes {
+        let kind = match self.status() {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_client_error() => "invalid_request_error",
+            _ => "api_error",
+        };
+        let error = serde_json::json!({ "type": kind, "message": self.message() });
+        serde_json::json!({ "type": "error", "error": error }).to_string().into()
+    }
+
+    /// What kind of error it is, in OpenAI's words.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Limited(Limited { kind: LimitKind::Requests | LimitKind::Concurrent, .. }) => "requests",
+            Self::Limited(_) => "tokens",
+            Self::Shed { .. } => "rate_limit_error",
+            _ if self.status().is_client_error() => "invalid_request_error",
+            _ => "server_error",
         }
     }
 
@@ -207,12 +311,8 @@ impl Reject {
     pub fn body(&self) -> Bytes {
         let error = ErrorBody {
             message: self.message(),
-            r#type: match self.status() {
-                StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
-                status if status.is_client_error() => "invalid_request_error",
-                _ => "server_error",
-            },
-            param: matches!(self, Self::UnknownModel { .. }).then_some("model"),
+            r#type: self.kind(),
+            param: (self.code() == "model_not_found").then_some("model"),
             code: self.code(),
         };
         // Strings and no maps: serialising cannot fail.
@@ -228,6 +328,9 @@ impl Reject {
         header.insert_header(http::header::CONTENT_TYPE, "application/json")?;
         header.insert_header(http::header::CONTENT_LENGTH, length)?;
         header.insert_header("x-request-id", request_id)?;
+        if matches!(self, Self::Unauthorized { .. }) {
+            header.insert_header(http::header::WWW_AUTHENTICATE, "Bearer realm=\"warmgate\"")?;
+        }
         if let Some(seconds) = self.retry_after_seconds() {
             header.insert_header(http::header::RETRY_AFTER, seconds)?;
         }
@@ -236,20 +339,36 @@ impl Reject {
 }
 
 fn shed(refusal: Refusal, pool: &str, estimate: Duration) -> String {
-    let seconds = retry_after(estimate);
+    let seconds = whole_seconds(estimate).min(MAX_RETRY_AFTER_SECONDS);
     let what = match refusal {
         Refusal::Full => "its queue is full (queue.max_requests, queue.max_bytes)",
-        Refusal::TooLong => "what waits already takes longer than a request may wait (queue.max_wait)",
+        Refusal::TooLong => "what waits already takes longer than a request may wait (queue.max_wait, timeouts.total)",
         Refusal::TimedOut => "the request has waited for as long as it may (queue.max_wait)",
         Refusal::Displaced => "its queue is full, and a more urgent request took this one's place",
     };
     format!("All backends of pool `{pool}` are busy, and {what}. Try again in {seconds} s.")
 }
 
-/// Whole seconds, at least one, and no more than client libraries heed.
-fn retry_after(estimate: Duration) -> u32 {
-    let seconds = estimate.as_secs().saturating_add(u64::from(estimate.subsec_nanos() > 0));
-    seconds.clamp(1, MAX_RETRY_AFTER_SECONDS.into()) as u32
+/// At least one, and rounded up: whoever comes back then is not too early.
+fn whole_seconds(time: Duration) -> u32 {
+    let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)).max(1);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+/// A limit, as it follows the number that it allows.
+fn in_words(kind: LimitKind) -> &'static str {
+    match kind {
+        LimitKind::Requests => "requests a minute",
+        LimitKind::Concurrent => "requests at a time",
+        LimitKind::Tokens => "tokens a minute",
+        LimitKind::UncachedTokens => "uncached prompt tokens a minute",
+    }
+}
+
+impl From<Limited> for Reject {
+    fn from(limited: Limited) -> Self {
+        Self::Limited(limited)
+    }
 }
 
 impl From<BodyError> for Reject {
@@ -294,6 +413,26 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_says_which_it_is_and_when_to_come_back() {
+        for (kind, named, millis, seconds) in [
+            (LimitKind::Requests, "requests", 1, "1"),
+            (LimitKind::Concurrent, "requests", 1000, "1"),
+            (LimitKind::Tokens, "tokens", 1001, "2"),
+            (LimitKind::UncachedTokens, "tokens", 61_000, "61"),
+        ] {
+            let retry_after = Duration::from_millis(millis);
+            let reject = Reject::from(Limited { kind, allowed: std::num::NonZeroU32::MIN, retry_after });
+            let header = reject.header(2, "id").unwrap();
+            assert_eq!((header.status.as_u16(), &header.headers["retry-after"]), (429, &seconds.parse().unwrap()));
+            let value: serde_json::Value = serde_json::from_slice(&reject.body()).unwrap();
+            assert_eq!(
+                (&value["error"]["code"], &value["error"]["type"]),
+                (&"rate_limit_exceeded".into(), &named.into())
+            );
+        }
+    }
+
+    #[test]
     fn shedding_says_when_to_come_back() {
         let header = Reject::NoRoom.header(2, "id").unwrap();
         assert_eq!(header.status, 503);
@@ -303,6 +442,6 @@ mod tests {
         let retry_after = |millis| full(millis).header(2, "id").unwrap().headers["retry-after"].clone();
         assert_eq!([0, 1_000, 1_001, 10_000_000].map(retry_after), ["1", "1", "2", "60"]);
         assert_eq!(full(0).header(2, "id").unwrap().status, 429);
-        assert!(!Reject::UpstreamTimeout.header(2, "id").unwrap().headers.contains_key("retry-after"));
+        assert!(!Reject::TimedOut(TimeLimit::Read).header(2, "id").unwrap().headers.contains_key("retry-after"));
     }
 }

@@ -3,10 +3,9 @@
 use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::{FailToProxy, Session};
 
-use super::body;
 use super::context::RequestContext;
-use super::keep_alive;
 use super::reject::Reject;
+use super::{body, callers, event, last_words};
 
 /// Replies to a request that failed, if nothing was sent yet, and says how it stands.
 pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
@@ -14,6 +13,12 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
     let is_early = ctx.route.is_none();
     if ctx.reject.is_none() && !is_gone(error) && !is_started {
         ctx.reject = Some(reject_for(error, ctx));
+    }
+    if is_started && !is_gone(error) && last_words::can_be_said(session, ctx) {
+        if let Err(error) = last_words::say(session, ctx).await {
+            log::debug!("request {}: the error event was not delivered: {}", ctx.request_id, error.etype().as_str());
+        }
+        return FailToProxy { error_code: 0, can_reuse_downstream: false };
     }
     let Some(reject) = ctx.reject.as_ref().filter(|_| !is_started) else {
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
@@ -26,11 +31,7 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
     if body_is_unread {
         session.set_keepalive(None);
     }
-    let sent = match ctx.is_opened {
-        true => session.downstream_session.write_response_body(keep_alive::event_of(reject, ctx), true).await,
-        false => send(session, reject, &ctx.request_id).await,
-    };
-    if let Err(error) = sent {
+    if let Err(error) = send(session, reject, ctx).await {
         log::debug!("request {}: the error reply was not delivered: {}", ctx.request_id, error.etype().as_str());
     }
     if body_is_unread {
@@ -39,9 +40,14 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
     FailToProxy { error_code: reject.status().as_u16(), can_reuse_downstream: is_early && !body_is_unread }
 }
 
-async fn send(session: &mut Session, reject: &Reject, request_id: &str) -> pingora_core::Result<()> {
+async fn send(session: &mut Session, reject: &Reject, ctx: &RequestContext) -> pingora_core::Result<()> {
+    if ctx.is_opened {
+        let event = event::of_reject(reject, ctx.endpoint());
+        return session.downstream_session.write_response_body(event, true).await;
+    }
     let body = reject.body();
-    let header = reject.header(body.len(), request_id)?;
+    let mut header = reject.header(body.len(), &ctx.request_id)?;
+    callers::annotate(&mut header, ctx.caller.as_ref())?;
     session.downstream_session.write_response_header(header).await?;
     session.downstream_session.write_response_body(body, true).await
 }
@@ -54,10 +60,10 @@ fn is_gone(error: &Error) -> bool {
 
 /// What a failure that we did not foresee means for the client.
 fn reject_for(error: &Error, ctx: &RequestContext) -> Reject {
-    match (error.esource(), error.etype()) {
+    match (error.esource(), ctx.answer.limit) {
         (ErrorSource::Downstream, _) => Reject::BadRequest,
-        (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Reject::UpstreamTimeout,
-        (ErrorSource::Upstream, _) => Reject::UpstreamFailed { attempts: ctx.attempts },
+        (_, Some(limit)) => Reject::TimedOut(limit),
+        (ErrorSource::Upstream, None) => Reject::UpstreamFailed { attempts: ctx.attempts },
         _ => Reject::Internal,
     }
 }

@@ -10,9 +10,10 @@ use pingora_proxy::Session;
 use smallvec::SmallVec;
 
 use super::context::RequestContext;
-use super::{linger, retry};
+use super::reject::Reject;
+use super::{attend, callers, hold, linger, retry};
 use crate::downstream;
-use crate::pool::FailureKind;
+use crate::pool::{Credentials, FailureKind};
 use crate::request::{Endpoint, ResponseReader};
 use crate::responses::Owner;
 use crate::state::State;
@@ -33,6 +34,11 @@ pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, c
         return bear_informational(header.status, ctx);
     }
     let status = header.status.as_u16();
+    if let Some(reject) = refused_key(status, ctx) {
+        // It answers; what it wants is not the caller's fault, and is the same at the next one.
+        retry::record_success(ctx);
+        return Err(ctx.refuse(reject).into_up());
+    }
     match status {
         OVERLOADED => {}
         500.. => retry::record_failure(ctx, FailureKind::ServerError),
@@ -42,13 +48,25 @@ pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, c
     }
     if !ctx.has_begun(session) && retry::on_status(state, ctx, status) {
         log::info!("request {}: attempt {} answered {status}; trying another", ctx.request_id, ctx.attempts);
-        ctx.answer.retry_status = true;
+        ctx.answer.is_dropped = true;
         let mut error = Error::explain(ErrorType::HTTPStatus(status), "to be retried").into_up();
         error.set_retry(true);
         return Err(error);
     }
     expect(header, ctx);
     Ok(())
+}
+
+/// Whether the backend wants another key than it was shown. Its answer would tell a caller that its own was wrong, which
+/// the backend has not seen.
+fn refused_key(status: u16, ctx: &RequestContext) -> Option<Reject> {
+    let pool = ctx.route.as_ref()?.pool();
+    match &pool.credentials {
+        Credentials::Own(own) if status == StatusCode::UNAUTHORIZED => {
+            Some(Reject::BackendKey { pool: pool.pool.name().to_string(), has_key: own.is_some() })
+        }
+        _ => None,
+    }
 }
 
 /// Lets an informational response by. Nobody asked for a switch of protocols, and one that never comes to its final
@@ -68,8 +86,16 @@ fn expect(header: &ResponseHeader, ctx: &mut RequestContext) {
     ctx.answer.status = Some(header.status.as_u16());
     ctx.answer.is_success = header.status.is_success();
     ctx.answer.is_stream = is_stream;
-    // No attempt follows, so nothing needs the body any more; what is still being sent has its own share of it.
-    ctx.body = None;
+    ctx.answer.ends_with_connection =
+        ![CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| header.headers.contains_key(name));
+    ctx.answer.held = hold::wants(header, is_stream, ctx);
+    if ctx.answer.held.is_none() {
+        // No attempt follows, so nothing needs the body any more; what is still being sent has its own share of it.
+        ctx.body = None;
+    }
+    if let Some(watch) = ctx.attempt.as_ref().and_then(|attempt| attempt.watch.as_ref()) {
+        watch.note(|deadlines| deadlines.header(is_stream, time::now()));
+    }
     let Some(plan) = ctx.route.as_ref().map(|route| &route.plan) else { return };
     let wants_usage = plan.expects_usage && header.status.is_success();
     if let Some(endpoint) = plan.endpoint {
@@ -84,21 +110,32 @@ pub(super) fn annotate(
     state: &State,
     session: &mut Session,
     header: &mut ResponseHeader,
-    ctx: &RequestContext,
+    ctx: &mut RequestContext,
 ) -> Result<()> {
     if header.status.is_informational() {
         return Ok(());
     }
+    describe(state, session, header, ctx)?;
+    match ctx.answer.held {
+        Some(_) => hold::keep_header(session, header, ctx),
+        None => {
+            downstream::keep_date(session, header);
+            Ok(())
+        }
+    }
+}
+
+fn describe(state: &State, session: &mut Session, header: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
     if state.lifecycle.is_draining() {
         session.set_keepalive(None);
     }
-    downstream::keep_date(session, header);
     strip_hop_by_hop(header);
     if session.req_header().version == Version::HTTP_10 {
         // It cannot read chunks, which Pingora would pass on; the end of the connection ends the body.
         header.remove_header(&TRANSFER_ENCODING);
         session.set_keepalive(None);
     }
+    callers::annotate(header, ctx.caller.as_ref())?;
     if !state.config.load().server.response_headers {
         return Ok(());
     }
@@ -134,12 +171,37 @@ fn not_a_header<T>(error: http::header::InvalidHeaderValue) -> Result<T> {
 }
 
 /// Sees a piece of the response body go by.
-pub(super) fn watch(state: &Arc<State>, bytes: Option<&bytes::Bytes>, end_of_stream: bool, ctx: &mut RequestContext) {
+pub(super) fn watch(
+    state: &Arc<State>,
+    bytes: Option<&bytes::Bytes>,
+    end_of_stream: bool,
+    ctx: &mut RequestContext,
+) -> Result<()> {
     if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
+        let events = ctx.answer.reader.as_ref().map(ResponseReader::events);
         see(state, bytes, ctx);
+        note_progress(events, ctx);
     }
     if end_of_stream {
+        attend::check_end(ctx)?;
         remember_response(state, ctx);
+    }
+    Ok(())
+}
+
+/// Tells the time limits that the answer has got further, if it has: a comment in a stream is no token, and what comes
+/// before the first one is none either.
+fn note_progress(events_before: Option<u64>, ctx: &RequestContext) {
+    let has_come = match &ctx.answer.reader {
+        Some(reader) if ctx.answer.is_stream => {
+            let is_more = events_before != Some(reader.events()) || !reader.is_between_lines();
+            reader.has_output() && is_more
+        }
+        _ => true,
+    };
+    let watch = ctx.attempt.as_ref().and_then(|attempt| attempt.watch.as_ref());
+    if let Some(watch) = watch.filter(|_| has_come) {
+        watch.note(|deadlines| deadlines.progress(time::now()));
     }
 }
 

@@ -1,7 +1,8 @@
 //! What follows a failed attempt: another, or the end.
 //!
 //! An attempt may be repeated only while no byte of a response went downstream. Connect failures and stale pooled
-//! connections are always repeated; resets and the configured statuses as far as the retry budget allows. Nothing goes
+//! connections are always repeated; resets, the configured statuses, limits of time and answers that the engine gave up as
+//! far as the retry budget allows. Nothing goes
 //! beyond `max_attempts`, and a backend is not tried twice; but a stale pooled connection, which says nothing of the
 //! backend, is repeated once besides.
 
@@ -9,10 +10,11 @@ use pingora_core::{Error, ErrorSource, ErrorType};
 use pingora_proxy::Session;
 
 use super::context::RequestContext;
-use super::peer;
+use super::reject::Reject;
+use super::{attend, peer};
 use crate::client::is_ours;
 use crate::metrics::RetryCause;
-use crate::pool::FailureKind;
+use crate::pool::{FailureKind, TimeLimit};
 use crate::state::State;
 use crate::time;
 
@@ -22,7 +24,11 @@ pub(super) fn after_connect_failure(state: &State, ctx: &mut RequestContext, mut
     if !is_ours(&error) {
         record_failure(ctx, FailureKind::Connect);
     }
-    let is_retry = may_follow(state, ctx, RetryCause::Connect);
+    let limit = attend::met(&error, ctx);
+    if let Some(limit) = limit {
+        attend::note(state, limit, ctx);
+    }
+    let is_retry = limit != Some(TimeLimit::Total) && may_follow(state, ctx, RetryCause::Connect);
     error.set_retry(is_retry);
     error
 }
@@ -35,17 +41,32 @@ pub(super) fn after_exchange_failure(
     mut error: Box<Error>,
     is_reused: bool,
 ) -> Box<Error> {
-    // Decided already, by the status. The error itself must not be asked before it was told: Pingora leaves those of
-    // pooled connections open, and panics.
-    if std::mem::take(&mut ctx.answer.retry_status) {
+    // Decided already, by the status or by what came first. The error itself must not be asked before it was told: Pingora
+    // leaves those of pooled connections open, and panics.
+    if std::mem::take(&mut ctx.answer.is_dropped) {
         error.set_retry(true);
         return error;
     }
     error.set_retry(false);
-    if *error.esource() == ErrorSource::Downstream {
+    if matches!(ctx.reject, Some(Reject::BackendKey { .. })) {
+        // We have ended it ourselves, over an answer that is not passed on.
+        log_attempt(ctx, "refused the key", &error);
+        return error;
+    }
+    if *error.esource() == ErrorSource::Downstream || ctx.reject.is_some() {
         return error;
     }
     let is_started = ctx.has_begun(session);
+    if let Some(limit) = attend::met(&error, ctx) {
+        log::info!("request {}: attempt {} met timeouts.{}", ctx.request_id, ctx.attempts, limit.name());
+        attend::note(state, limit, ctx);
+        if limit != TimeLimit::Total {
+            record_failure(ctx, if limit.is_silence() { FailureKind::Silent } else { FailureKind::Reset });
+        }
+        let is_retry = !is_started && limit != TimeLimit::Total && may_follow(state, ctx, RetryCause::TimeLimit);
+        error.set_retry(is_retry);
+        return error;
+    }
     if is_reused && !is_started && !ctx.was_stale && is_stale(&error) {
         log_attempt(ctx, "stale pooled connection", &error);
         ctx.was_stale = true;
@@ -64,6 +85,11 @@ pub(super) fn after_exchange_failure(
 pub(super) fn on_status(state: &State, ctx: &mut RequestContext, status: u16) -> bool {
     let is_configured = state.config.load().retry.statuses.contains(&status);
     is_configured && may_follow(state, ctx, RetryCause::Status)
+}
+
+/// Whether an answer that the engine gave up is dropped in favour of another attempt.
+pub(super) fn on_abort(state: &State, ctx: &mut RequestContext) -> bool {
+    may_follow(state, ctx, RetryCause::Aborted)
 }
 
 /// A pooled connection that the backend had closed, or closed just then.

@@ -33,12 +33,12 @@ pub(super) fn record(recorder: &Recorder, ctx: &RequestContext, usage: Option<Us
 }
 
 /// Whether an engine computes its prompt.
-fn makes_work(plan: &Plan) -> bool {
+pub(super) fn makes_work(plan: &Plan) -> bool {
     !matches!(plan.endpoint, None | Some(Endpoint::CountTokens | Endpoint::Tokenize))
 }
 
 /// As reported; else the events of a stream, as engines send one for each token, give or take the first and the last.
-fn output_tokens(usage: Option<Usage>, reader: &ResponseReader) -> u64 {
+pub(super) fn output_tokens(usage: Option<Usage>, reader: &ResponseReader) -> u64 {
     usage.map_or_else(|| reader.events(), |usage| usage.output_tokens)
 }
 

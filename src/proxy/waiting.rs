@@ -15,10 +15,9 @@ use pingora_proxy::Session;
 use tokio::time::sleep;
 
 use super::context::{RequestContext, Route};
-use super::keep_alive;
 use super::matched::Matched;
-use super::peer;
 use super::reject::Reject;
+use super::{attend, keep_alive, peer};
 use crate::pool::{PolicyKind, PoolSnapshot};
 use crate::queue::{Place, Refusal, Refused, Ticket, Turn, Wants};
 use crate::routing::{self, Candidate, Dispatched, NoBackend, Outlook};
@@ -76,6 +75,7 @@ pub(super) async fn find(state: &State, session: &mut Session, ctx: &mut Request
     let (now, settings) = (time::now(), route.pool().queue);
     let wait_until =
         *ctx.wait_until.get_or_insert_with(|| route.received + allowed(settings.max_wait, full.outlook.ttft));
+    let wait_until = ctx.end().map_or(wait_until, |end| end.min(wait_until));
     let ticket = Ticket {
         priority: route.plan.priority,
         is_retry: ctx.attempts > 0,
@@ -145,6 +145,9 @@ async fn wait(
                 due = interval.map(|interval| time::now() + interval);
             }
             Woken::Turn(Turn::Displaced) => return Err(give_up(state, ctx, Refusal::Displaced)),
+            Woken::TimedOut if ctx.end().is_some_and(|end| end <= time::now()) => {
+                return Err(attend::give_up(state, ctx));
+            }
             Woken::TimedOut => return Err(give_up(state, ctx, Refusal::TimedOut)),
             Woken::Gone(error) => return Err(error.into_down()),
         }
@@ -203,7 +206,8 @@ fn look(state: &State, route: &Route, tried: &[usize]) -> Look {
 fn survey(state: &State, route: &Route, tried: &[usize]) -> Look {
     let started = time::now();
     let matched = route.plan.matched(&state.index, &state.events, route.pool());
-    let filtered = routing::candidates(route.pool(), &matched.tokens, tried, started);
+    let query = route.plan.query_in(route.pool());
+    let filtered = routing::candidates(route.pool(), &query, &matched.tokens, tried, started);
     let usable: Vec<Candidate> = filtered.candidates.into_iter().chain(filtered.full).collect();
     if usable.is_empty() { Look::None } else { Look::Full(of_full(route, tried, &usable, started)) }
 }

@@ -12,6 +12,7 @@ mod chat;
 mod content;
 mod json;
 mod media;
+mod opening;
 mod plain;
 mod prompt;
 mod sse;
@@ -28,6 +29,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 pub(crate) use json::{JsonError, Kind, Scanner};
+pub use opening::{MAX_WHOLE_BYTES, Opening, Verdict};
 pub use prompt::{MAX_SEGMENTS, MEDIA_BYTES, Prompt};
 pub use sse::{Progress, ResponseReader};
 pub use usage::Usage;
@@ -142,6 +144,11 @@ impl Endpoint {
         Self::Tokenize,
         Self::Pooling,
     ];
+
+    /// Whether its answers hold tokens that a model made.
+    pub fn generates(self) -> bool {
+        matches!(self, Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages | Self::Generate)
+    }
 
     /// The endpoint at `path` (without query), if it carries a prompt.
     pub fn of(path: &str) -> Option<Self> {

@@ -125,6 +125,11 @@ impl ResponseReader {
         self.is_done
     }
 
+    /// Whether the last line of a stream is whole, so that an event could be added to it.
+    pub fn is_between_lines(&self) -> bool {
+        self.is_sse && self.line.head.is_empty() && !self.line.is_judged
+    }
+
     fn lines(&mut self, chunk: &[u8], progress: &mut Progress) {
         let mut rest = chunk;
         while let Some(end) = memchr::memchr2(b'\n', b'\r', rest) {

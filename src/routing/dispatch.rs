@@ -49,7 +49,7 @@ pub fn dispatch(
         // A permit can be lost between filter and choice: to another pool that shares the backend. The backend is then
         // out at the next look, so no backend is looked at twice.
         for _ in 0..=pool.backends.len() {
-            let filtered = candidates(pool, matched_tokens, tried, now);
+            let filtered = candidates(pool, &query, matched_tokens, tried, now);
             let Some(decision) = choose(&pool.policy, &query, &filtered.candidates, rng) else {
                 return Err(filtered.into());
             };
@@ -57,7 +57,7 @@ pub fn dispatch(
                 return Ok(dispatched);
             }
         }
-        Err(candidates(pool, matched_tokens, tried, now).into())
+        Err(candidates(pool, &query, matched_tokens, tried, now).into())
     })
 }
 

@@ -4,27 +4,32 @@
 //! the first [`Pass`] that lets any backend through deciding:
 //!
 //! 1. usable and not tried before for this request;
-//! 2. usable and tried before: a second try at a living backend beats a first at one known to be out;
-//! 3. fail open, when every backend is out: unhealthy or ejected, not tried before. Probes and failures can be wrong about
+//! 2. draining, usable otherwise, its deadline not over, and not tried before. It still works, which cannot be said of
+//!    those below: while a fleet is replaced, the old backends serve until the new ones have loaded their model;
+//! 3. usable and tried before: a second try at a living backend beats a first at one known to be out;
+//! 4. fail open, when every backend is out: unhealthy or ejected, not tried before. Probes and failures can be wrong about
 //!    all backends at once (a bad probe path, a network that just came back), and a reject would be certain;
-//! 4. the same, tried before.
+//! 5. the same, tried before.
 //!
 //! Of those that are let through, the ones that are full by [`crate::pool::Limits`] are no candidates, and busy ones only
 //! while another has room and nobody waits for some. Full backends are no reason to look at a later pass.
 //!
-//! A draining backend is never used: somebody wants it empty. Nor is a starting one: it has never answered, it most
-//! likely still loads its model, and an honest 503 is better than a hanging request.
+//! A draining backend is as good as any for the conversations that live there ([`super::drain`]), until its deadline. After
+//! that it is never used: somebody wants it empty. Nor is a draining one that is out for another reason. A starting one is
+//! not used either: it has never answered, it most likely still loads its model, and an honest 503 is better than a hanging
+//! request.
 
 use smallvec::SmallVec;
 
-use super::{Candidate, INLINE};
+use super::drain::lives_at;
+use super::{Candidate, INLINE, Query};
 use crate::pool::{Admission, BackendSnapshot, Fill, Health, PoolSnapshot};
 use crate::time::Moment;
 
 /// Why a backend is not a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusion {
-    /// It takes no new requests.
+    /// It is to leave, and the request does not belong to a conversation that may go on there.
     Draining,
     /// Its name has not been resolved.
     NoAddress,
@@ -48,6 +53,8 @@ pub enum Exclusion {
 pub enum Pass {
     /// Usable and not tried before.
     Normal,
+    /// Draining, but usable; no other is that was not tried before.
+    Draining,
     /// Usable, but all were tried before.
     Again,
     /// All are out; used nevertheless.
@@ -75,6 +82,8 @@ pub struct Filtered {
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     exclusion: Option<Exclusion>,
+    /// It drains, is usable otherwise, and its deadline is not over.
+    is_leaving: bool,
     is_tried: bool,
 }
 
@@ -82,14 +91,26 @@ struct Standing {
 ///
 /// `matched_tokens` holds the leading prompt tokens that each backend has, by index; what is missing counts as none. A
 /// backend whose ejection admits a probe is a candidate; who picks it must take the permit ([`super::dispatch()`] does).
-pub fn candidates(pool: &PoolSnapshot, matched_tokens: &[u32], tried: &[usize], now: Moment) -> Filtered {
-    let standings: SmallVec<[Standing; INLINE]> = pool
-        .backends
-        .iter()
-        .enumerate()
-        .map(|(index, backend)| Standing { exclusion: exclusion(backend, now), is_tried: tried.contains(&index) })
-        .collect();
-    let passes = [Pass::Normal, Pass::Again, Pass::FailOpen, Pass::FailOpenAgain];
+pub fn candidates(
+    pool: &PoolSnapshot,
+    query: &Query,
+    matched_tokens: &[u32],
+    tried: &[usize],
+    now: Moment,
+) -> Filtered {
+    let matched = |index: usize| matched_tokens.get(index).copied().unwrap_or(0);
+    let standing = |(index, backend)| Standing::of(backend, tried.contains(&index), now);
+    let mut standings: SmallVec<[Standing; INLINE]> = pool.backends.iter().enumerate().map(standing).collect();
+    if standings.iter().any(|standing| standing.is_leaving) {
+        let staying = standings.iter().enumerate().filter(|(_, standing)| standing.exclusion.is_none());
+        let elsewhere = staying.map(|(index, _)| matched(index)).max().unwrap_or(0);
+        for (index, standing) in standings.iter_mut().enumerate().filter(|(_, standing)| standing.is_leaving) {
+            if lives_at(query, index, matched(index), elsewhere) {
+                standing.exclusion = None;
+            }
+        }
+    }
+    let passes = [Pass::Normal, Pass::Draining, Pass::Again, Pass::FailOpen, Pass::FailOpenAgain];
     let lets_any = |pass: &Pass| standings.iter().any(|standing| standing.is_let_by(*pass));
     let pass = passes.into_iter().find(lets_any).unwrap_or(Pass::None);
 
@@ -104,7 +125,7 @@ pub fn candidates(pool: &PoolSnapshot, matched_tokens: &[u32], tried: &[usize], 
         let candidate = Candidate {
             index,
             identity: backend.backend.identity(),
-            matched_tokens: matched_tokens.get(index).copied().unwrap_or(0),
+            matched_tokens: matched(index),
             rate: pool_rate.for_backend(load.rate),
             load,
             others: backend.others,
@@ -175,11 +196,23 @@ impl Pass {
 // === impl Standing ===
 
 impl Standing {
+    fn of(backend: &BackendSnapshot, is_tried: bool, now: Moment) -> Self {
+        let exclusion = exclusion(backend, now);
+        match &backend.drain {
+            None => Self { exclusion, is_leaving: false, is_tried },
+            Some(drain) => {
+                let is_leaving = exclusion.is_none() && drain.admits(now);
+                Self { exclusion: Some(Exclusion::Draining), is_leaving, is_tried }
+            }
+        }
+    }
+
     fn is_let_by(self, pass: Pass) -> bool {
         let is_usable = self.exclusion.is_none();
         let fails_open = self.exclusion.is_some_and(Exclusion::fails_open);
         match pass {
             Pass::Normal => is_usable && !self.is_tried,
+            Pass::Draining => self.is_leaving && !self.is_tried,
             Pass::Again => is_usable && self.is_tried,
             Pass::FailOpen => fails_open && !self.is_tried,
             Pass::FailOpenAgain => fails_open && self.is_tried,
@@ -188,11 +221,8 @@ impl Standing {
     }
 }
 
-/// The first reason to keep `backend` out, those that never give way before those that may.
+/// The first reason besides a drain to keep `backend` out, those that never give way before those that may.
 fn exclusion(backend: &BackendSnapshot, now: Moment) -> Option<Exclusion> {
-    if backend.is_draining {
-        return Some(Exclusion::Draining);
-    }
     if backend.address.is_none() {
         return Some(Exclusion::NoAddress);
     }

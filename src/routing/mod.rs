@@ -7,12 +7,14 @@
 
 mod cost;
 mod dispatch;
+mod drain;
 mod filter;
 mod outlook;
 mod pick;
 
 pub use cost::{CostTerms, Costs, score, work};
 pub use dispatch::{Dispatched, NoBackend, dispatch};
+pub use drain::OWN_TOKENS;
 pub use filter::{Exclusion, Filtered, Pass, candidates};
 pub use outlook::Outlook;
 
@@ -35,6 +37,8 @@ pub struct Query {
     pub session_key: Option<u64>,
     /// Hash of the prompt's first blocks, for the policies that hash.
     pub prefix_key: Option<u64>,
+    /// Index of the backend that stores what the request names.
+    pub owner: Option<usize>,
 }
 
 /// What a decision needs to know of a backend.

@@ -6,11 +6,11 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::apps::ServerApp;
-use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
 use pingora_core::protocols::{GetSocketDigest, IO, SocketDigest};
@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::door::Door;
 use crate::downstream::Downstream;
+use crate::tls::Endpoint;
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -38,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A bound address and how connections to it are spoken to.
 pub struct Listener {
     socket: TcpListener,
-    tls: Option<Arc<Acceptor>>,
+    tls: Option<Arc<Endpoint>>,
     awaits_preface: bool,
 }
 
@@ -49,8 +50,25 @@ impl Listener {
     ///
     /// # Errors
     /// As `bind(2)`: the address is taken, not local, or not permitted.
-    pub async fn bind(address: SocketAddr, tls: Option<Arc<Acceptor>>) -> io::Result<Self> {
+    pub async fn bind(address: SocketAddr, tls: Option<Arc<Endpoint>>) -> io::Result<Self> {
         Ok(Self { socket: TcpListener::bind(address).await?, tls, awaits_preface: false })
+    }
+
+    /// The same on a socket that listens already.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn over(socket: std::net::TcpListener, tls: Option<Arc<Endpoint>>) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket: TcpListener::from_std(socket)?, tls, awaits_preface: false })
+    }
+
+    /// The socket once more, for another process. As long as either is open, connections are not refused.
+    ///
+    /// # Errors
+    /// As `dup(2)`.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.socket.as_fd().try_clone_to_owned()
     }
 
     /// Makes it one for HTTP/2 without TLS: a connection that does not begin soon is closed.
@@ -127,7 +145,7 @@ fn waiting(socket: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
 async fn converse<A>(
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Option<Arc<Acceptor>>,
+    tls: Option<Arc<Endpoint>>,
     app: Arc<A>,
     drain: watch::Receiver<bool>,
 ) where
@@ -136,14 +154,10 @@ async fn converse<A>(
     let stream = prepare(stream, peer);
     let stream: Option<Box<dyn IO>> = match tls {
         None => Some(Box::new(stream)),
-        Some(acceptor) => match timeout(HANDSHAKE_TIME, acceptor.tls_handshake(stream)).await {
-            Ok(Ok(stream)) => Some(Box::new(stream)),
-            Ok(Err(error)) => {
-                log::debug!("TLS handshake with {peer} failed: {error}");
-                None
-            }
-            Err(_) => {
-                log::debug!("TLS handshake with {peer} took longer than {HANDSHAKE_TIME:?}");
+        Some(endpoint) => match endpoint.accept(stream, HANDSHAKE_TIME).await {
+            Ok(stream) => Some(Box::new(stream)),
+            Err(outcome) => {
+                log::debug!("no TLS with {peer}: {}", outcome.name());
                 None
             }
         },

@@ -1,10 +1,13 @@
 //! The composition root: from a configuration to a running process, and from a stop to its end.
 
 mod door;
+mod heritage;
 pub mod listen;
+mod program;
+mod retire;
 mod run;
 mod signals;
-mod tls;
+mod upgrade;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,15 +23,23 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-pub use run::run;
-pub use tls::TlsError;
+pub use run::{RunError, run};
+pub use upgrade::UpgradeError;
 
-use crate::admin::{Admin, Events, Gauges, Shadows};
+pub use crate::handover::HandoverError;
+
+pub(crate) use run::with_causes;
+
+use crate::admin::{Admin, CallerCounts, Certificates, Events, Gauges, Shadows};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
+use crate::handover::{Duplicate, Listening, Role};
 use crate::proxy::Gateway;
 use crate::state::{LogError, State};
+use crate::tls::{self, Endpoint};
+use crate::{time, without_stalling};
 use door::Door;
+use heritage::Heritage;
 use listen::Listener;
 
 /// Idle upstream connections that are kept, over all backends: 64 engines with 256 streams each.
@@ -45,6 +56,11 @@ const H2_CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// How long whoever has connected just before the listeners closed has to say what for.
 const FIRST_REQUEST_TIME: Duration = Duration::from_millis(250);
 
+/// How long connections that were made before the process began wait for the first probes: as long as a probe may take, by
+/// default.
+const FIRST_PROBES_TIME: Duration = Duration::from_secs(2);
+const FIRST_PROBES_PAUSE: Duration = Duration::from_millis(5);
+
 /// How long connections have to close after the last request.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
@@ -60,31 +76,21 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// A listener's certificate cannot be used.
+    /// Files of TLS cannot be used.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] tls::Faults),
     /// The access log or the block trace cannot be opened.
     #[error("a log cannot be used; its folder has to exist, and this user has to be able to write there")]
     Log(#[from] LogError),
     /// A tokenizer cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The process that this one was to take over from is gone, or has given it up.
+    #[error("the process that was to be replaced does not wait any more")]
+    Predecessor(#[source] io::Error),
     /// The system refused something else.
     #[error("cannot start")]
     System(#[source] io::Error),
-}
-
-/// What of `config` can be tried without serving: that every listener's certificate can be used with its key.
-///
-/// # Errors
-/// The listener's place in the configuration, and what is wrong.
-pub fn check(config: &Config) -> Result<(), (usize, TlsError)> {
-    for (place, listener) in config.listeners.iter().enumerate() {
-        if let Protocol::Tls(tls) = &listener.protocol {
-            tls::acceptor(&tls.certificate, &tls.key).map_err(|error| (place, error))?;
-        }
-    }
-    Ok(())
 }
 
 /// A process that serves. It goes on until [`Server::stop`]; dropping it ends its listeners.
@@ -98,6 +104,8 @@ pub struct Server {
     stop_accepting: watch::Sender<bool>,
     listeners: JoinSet<()>,
     stop_admin: watch::Sender<bool>,
+    /// Every listener's socket once more, for a process that takes over. Given up with the listeners.
+    duplicates: Vec<Duplicate>,
 }
 
 // === impl Server ===
@@ -109,32 +117,53 @@ impl Server {
     /// # Errors
     /// See [`StartError`]; nothing is left running then.
     pub async fn start(config: Config, source: Option<PathBuf>) -> Result<Self, StartError> {
-        let mut bound = Vec::with_capacity(config.listeners.len());
-        for listener in &config.listeners {
-            let tls = match &listener.protocol {
-                Protocol::Tls(tls) => Some(tls::acceptor(&tls.certificate, &tls.key)?),
-                Protocol::Http | Protocol::H2c => None,
-            };
+        Self::start_with(config, source, &mut Heritage::default()).await
+    }
+
+    /// The same with what was there before this process.
+    async fn start_with(config: Config, source: Option<PathBuf>, heritage: &mut Heritage) -> Result<Self, StartError> {
+        let tls = Arc::new(tls::Store::start(&config)?);
+        let (mut bound, mut duplicates) = (Vec::with_capacity(config.listeners.len()), Vec::new());
+        for (at, listener) in config.listeners.iter().enumerate() {
             let is_h2c = listener.protocol == Protocol::H2c;
-            let socket = bind(listener.address, tls).await?;
-            bound.push((if is_h2c { socket.awaiting_preface() } else { socket }, is_h2c));
+            let listening = Listening { role: Role::Clients, address: listener.address };
+            let (socket, duplicate) = open(listening, tls.endpoint(at), heritage).await?;
+            let socket = if is_h2c { socket.awaiting_preface() } else { socket };
+            bound.push((socket, is_h2c, listener.requires_key));
+            duplicates.push(duplicate);
         }
-        let admin = bind(config.admin.address, None).await?;
+        let listening = Listening { role: Role::Operators, address: config.admin.address };
+        let (admin, duplicate) = open(listening, None, heritage).await?;
+        duplicates.push(duplicate);
+        heritage.close_rest();
         let state = Arc::new(State::new(config)?);
         state.metrics.add_collector(Box::new(Gauges::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Events::new(Arc::clone(&state))));
         state.metrics.add_collector(Box::new(Shadows::new(Arc::clone(&state))));
-        let (control, _) = control::start(Arc::clone(&state), source)?;
-        Self::serve(state, control, bound, admin).map_err(StartError::System)
+        state.metrics.add_collector(Box::new(Certificates::new(Arc::clone(&tls))));
+        state.metrics.add_collector(Box::new(CallerCounts::new(Arc::clone(&state))));
+        let max_bytes = state.config.load().server.upgrade.max_state_bytes;
+        let learned = || without_stalling(|| heritage.learned(max_bytes));
+        let (control, _) = control::start_with(Arc::clone(&state), source, tls, learned)?;
+        if heritage.may_have_waiting() {
+            until_it_can_serve(&state).await;
+        }
+        let server = Self::serve(state, control, bound, admin).map_err(StartError::System)?;
+        Ok(Self { duplicates, ..server })
     }
 
-    fn serve(state: Arc<State>, control: Handle, bound: Vec<(Listener, bool)>, admin: Listener) -> io::Result<Self> {
+    fn serve(
+        state: Arc<State>,
+        control: Handle,
+        bound: Vec<(Listener, bool, bool)>,
+        admin: Listener,
+    ) -> io::Result<Self> {
         let (stop_accepting, stop) = watch::channel(false);
         let (stop_admin, admin_stop) = watch::channel(false);
         let (mut listeners, mut addresses, mut apps) = (JoinSet::new(), Vec::new(), Vec::new());
-        for (listener, is_h2c) in bound {
+        for (listener, is_h2c, requires_key) in bound {
             addresses.push(listener.local_addr()?);
-            let app = Arc::new(application(&state, is_h2c));
+            let app = Arc::new(application(&state, is_h2c, requires_key));
             listeners.spawn(listener.serve(
                 Arc::clone(&app),
                 Door::counted(&state),
@@ -146,7 +175,8 @@ impl Server {
         let admin_address = admin.local_addr()?;
         let app = Arc::new(Admin::new(Arc::clone(&state), control.clone()));
         listeners.spawn(admin.serve(app, Door::Open, admin_stop.clone(), admin_stop));
-        Ok(Self { state, control, addresses, admin: admin_address, apps, stop_accepting, listeners, stop_admin })
+        let (admin, duplicates) = (admin_address, Vec::new());
+        Ok(Self { state, control, addresses, admin, apps, stop_accepting, listeners, stop_admin, duplicates })
     }
 
     /// Where clients connect, in the order of the configuration.
@@ -175,6 +205,7 @@ impl Server {
         let config = self.state.config.load_full();
         self.state.lifecycle.drain();
         sleep(config.server.drain_delay).await;
+        self.duplicates.clear();
         self.stop_accepting.send_replace(true);
         let _ = timeout(FIRST_REQUEST_TIME, self.state.lifecycle.closed()).await;
         for app in &self.apps {
@@ -195,11 +226,33 @@ impl Server {
     }
 }
 
-async fn bind(
-    address: SocketAddr,
-    tls: Option<Arc<pingora_core::listeners::tls::Acceptor>>,
-) -> Result<Listener, StartError> {
-    Listener::bind(address, tls).await.map_err(|source| StartError::Bind { address, source })
+/// Waits, for a moment, for what `/readyz` waits for: connections that wait already would be refused a backend.
+async fn until_it_can_serve(state: &State) {
+    let can_serve = || state.snapshot.load().pools().iter().all(|pool| pool.can_serve(time::now()));
+    let waiting = async {
+        while !can_serve() {
+            sleep(FIRST_PROBES_PAUSE).await;
+        }
+    };
+    // A pool may have no backend that can serve. Its clients have to be told.
+    let _ = timeout(FIRST_PROBES_TIME, waiting).await;
+}
+
+/// A listener, on a socket that is there already or on a new one; and the socket once more.
+async fn open(
+    listening: Listening,
+    tls: Option<Arc<Endpoint>>,
+    heritage: &mut Heritage,
+) -> Result<(Listener, Duplicate), StartError> {
+    let address = listening.address;
+    let failed = |source| StartError::Bind { address, source };
+    let listener = match heritage.take(listening) {
+        Some(socket) => Listener::over(socket, tls),
+        None => Listener::bind(address, tls).await,
+    };
+    let listener = listener.map_err(failed)?;
+    let socket = listener.duplicate().map_err(StartError::System)?;
+    Ok((listener, Duplicate { listening, socket }))
 }
 
 /// What to do about an address that cannot be listened on.
@@ -214,14 +267,14 @@ fn bind_advice(error: &io::Error) -> &'static str {
     }
 }
 
-fn application(state: &Arc<State>, is_h2c: bool) -> HttpProxy<Gateway> {
+fn application(state: &Arc<State>, is_h2c: bool, requires_key: bool) -> HttpProxy<Gateway> {
     let conf = ServerConf {
         upstream_keepalive_pool_size: UPSTREAM_POOL_SIZE,
         // Ours count attempts and have their own limit; this one only has to be out of the way.
         max_retries: 16,
         ..ServerConf::default()
     };
-    let mut app = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state)));
+    let mut app = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state), requires_key));
     let mut options = HttpServerOptions::default();
     options.h2c = is_h2c;
     options.h2_idle_timeout = Some(H2_IDLE_TIME);

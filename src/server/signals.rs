@@ -13,15 +13,19 @@ pub(super) enum Request {
     Stop,
     /// SIGINT: end now.
     Quit,
+    /// SIGUSR2: let a new process take over.
+    Upgrade,
 }
 
-/// The signals that the process answers. SIGQUIT, by which a Pingora server would hand over and end, does nothing.
+/// The signals that the process answers. SIGQUIT, by which a Pingora server would end whether or not another process is
+/// there to take over, does nothing.
 #[derive(Debug)]
 pub(super) struct Signals {
     hangup: Signal,
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
+    user_2: Signal,
 }
 
 // === impl Signals ===
@@ -37,6 +41,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             quit: signal(SignalKind::quit())?,
+            user_2: signal(SignalKind::user_defined2())?,
         })
     }
 
@@ -47,7 +52,8 @@ impl Signals {
                 _ = self.hangup.recv() => return Request::Reload,
                 _ = self.terminate.recv() => return Request::Stop,
                 _ = self.interrupt.recv() => return Request::Quit,
-                _ = self.quit.recv() => log::warn!("SIGQUIT is ignored; SIGTERM stops, SIGHUP reloads"),
+                _ = self.user_2.recv() => return Request::Upgrade,
+                _ = self.quit.recv() => log::warn!("SIGQUIT is ignored; SIGTERM stops, SIGHUP reloads, SIGUSR2 upgrades"),
             }
         }
     }

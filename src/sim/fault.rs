@@ -52,6 +52,10 @@ pub enum Fault {
     },
     /// No step ends any more: all requests hang, health and metrics answer.
     Freeze,
+    /// As vLLM after SIGTERM: requests in flight hang in silence, new ones get 200 and no token (a stream of `[DONE]`
+    /// alone, or a completion that ended by `abort`), on other endpoints than completions an error 500. Health and metrics
+    /// answer.
+    Sigterm,
     /// The process dies and comes back: connections are reset, cache and counters are empty, the start time is new.
     Restart {
         /// Milliseconds in between, in which connections are refused.
@@ -85,7 +89,11 @@ impl Fault {
     /// Whether it is a state of the whole engine rather than something that strikes one exchange after the other.
     pub fn is_condition(&self) -> bool {
         let is_cache = matches!(self, Self::ClearCache | Self::RestartCache);
-        is_cache || matches!(self, Self::Refuse { .. } | Self::Slow { .. } | Self::Freeze | Self::Restart { .. })
+        is_cache
+            || matches!(
+                self,
+                Self::Refuse { .. } | Self::Slow { .. } | Self::Freeze | Self::Sigterm | Self::Restart { .. }
+            )
     }
 
     /// Whether it strikes messages with KV events.

@@ -46,6 +46,8 @@ struct Conditions {
     faults: Faults,
     slowdown: f64,
     is_frozen: bool,
+    /// It was told to stop, as by [`Fault::Sigterm`].
+    is_stopping: bool,
 }
 
 // === impl Shared ===
@@ -57,7 +59,12 @@ impl Shared {
             pages: Arc::new(Semaphore::new(pages)),
             process: ArcSwap::new(Process::start(options.parameters, 1, publisher.as_ref().map(Publisher::feed))),
             gate: watch::Sender::new(Gate { is_open: true, restarts: 0, closings: 0 }),
-            conditions: Mutex::new(Conditions { faults: Faults::default(), slowdown: 1.0, is_frozen: false }),
+            conditions: Mutex::new(Conditions {
+                faults: Faults::default(),
+                slowdown: 1.0,
+                is_frozen: false,
+                is_stopping: false,
+            }),
             publisher,
             tokens,
             options,
@@ -89,6 +96,10 @@ impl Shared {
                 self.conditions.lock().is_frozen = true;
                 self.process().driver.set_frozen(true);
             }
+            Fault::Sigterm => {
+                self.conditions.lock().is_stopping = true;
+                self.process().driver.set_frozen(true);
+            }
             Fault::ClearCache => self.process().driver.clear_cache(),
             Fault::RestartCache => self.process().driver.restart_cache(),
             _ if order.fault.is_of_kv_events() => match &self.publisher {
@@ -104,12 +115,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends every fault. Requests that hang because of one go on hanging, except after a freeze.
+    /// Ends every fault. Requests that hang because of one go on hanging, except after a freeze or a SIGTERM.
     pub(super) fn clear(&self) {
         {
             let mut conditions = self.conditions.lock();
             conditions.faults.clear();
-            (conditions.slowdown, conditions.is_frozen) = (1.0, false);
+            (conditions.slowdown, conditions.is_frozen, conditions.is_stopping) = (1.0, false, false);
         }
         if let Some(publisher) = &self.publisher {
             publisher.inject(None);
@@ -117,6 +128,11 @@ impl Shared {
         self.process().driver.set_slowdown(1.0);
         self.process().driver.set_frozen(false);
         self.gate.send_modify(|gate| gate.is_open = true);
+    }
+
+    /// Whether it was told to stop.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.conditions.lock().is_stopping
     }
 
     pub(super) fn strike<T>(&self, choose: impl FnOnce(&mut Faults) -> T) -> T {
@@ -134,6 +150,9 @@ impl Shared {
         if conditions.is_frozen {
             list.push(Order { fault: Fault::Freeze, count: None });
         }
+        if conditions.is_stopping {
+            list.push(Order { fault: Fault::Sigterm, count: None });
+        }
         if !self.gate.borrow().is_open {
             list.push(Order { fault: Fault::Refuse { for_ms: None }, count: None });
         }
@@ -144,8 +163,10 @@ impl Shared {
         let feed = self.publisher.as_ref().map(Publisher::feed);
         let process = Process::start(self.options.parameters, self.process().generation + 1, feed);
         // A new process is not frozen, but no faster than the old one.
-        self.conditions.lock().is_frozen = false;
-        process.driver.set_slowdown(self.conditions.lock().slowdown);
+        let mut conditions = self.conditions.lock();
+        (conditions.is_frozen, conditions.is_stopping) = (false, false);
+        process.driver.set_slowdown(conditions.slowdown);
+        drop(conditions);
         self.process.store(process);
         if down.is_zero() {
             self.gate.send_modify(|gate| gate.restarts += 1);

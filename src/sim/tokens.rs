@@ -17,7 +17,7 @@ use super::endpoint::Endpoint;
 use super::prompt::{Prompt, TOKEN_BYTES};
 use super::words;
 use crate::request;
-use crate::tokens::{Limits, LoadError, NotTokenized, Service, TokenizerFiles};
+use crate::tokens::{Limits, LoadError, NotTokenized, Service, TokenIds, TokenizerFiles};
 
 /// Generated text is this many times as long as four bytes a token would make it, before it is cut: tokens of real
 /// tokenizers are words at most.
@@ -72,7 +72,7 @@ impl Tokens {
             Self::Model(service) => {
                 let body = Bytes::copy_from_slice(body);
                 let prompts = service.prompts(endpoint.as_requested(), body, SystemTime::now()).await?;
-                Ok(Spelled::Ids(prompts.prompts.concat()))
+                Ok(Spelled::Ids(prompts.prompts.iter().flat_map(TokenIds::iter).collect()))
             }
         }
     }
@@ -156,7 +156,7 @@ async fn fitting(service: &Arc<Service>, seed: u64, tokens: u32) -> (String, Vec
 async fn plain_ids(service: &Arc<Service>, text: &str) -> Vec<u32> {
     let body = json!({"prompt": text, "add_special_tokens": false}).to_string();
     let prompts = service.prompts(request::Endpoint::Completions, Bytes::from(body), SystemTime::now()).await;
-    prompts.map(|prompts| prompts.prompts.concat()).unwrap_or_default()
+    prompts.map(|prompts| prompts.prompts.iter().flat_map(TokenIds::iter).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -102,6 +102,7 @@ impl Router {
             turn: 0,
             session_key,
             prefix_key: prefix_key(blocks, self.block_tokens),
+            owner: None,
         };
         self.index.lookup(blocks, &mut self.matches);
         let matched = |(backend, engine): (&BackendSnapshot, &Engine)| {

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use tokenizers::pipeline::{EncodeOptions, Override, PipelinePatternMatcher, PipelineToken, PipelineTokenizer};
 
 use super::NotTokenized;
-use super::cache::{Ids, TextCache};
+use super::cache::{BEGIN_BYTES, Ids, Segment, TextCache};
+use super::ids::TokenIds;
 use super::stop::Stop;
 
 /// A segment is made at least this long, bytes, if there is so much: a shorter one is cheaper to tokenize than to keep.
@@ -83,53 +84,54 @@ impl Encoder {
         self.added.get(token).copied()
     }
 
-    /// The ids of a text, from its segments.
+    /// The ids of a text in UTF-8, from its segments.
     ///
     /// # Errors
-    /// [`NotTokenized::TimedOut`] soon after `stop` is set, [`NotTokenized::Failed`] if the tokenizer fails.
+    /// [`NotTokenized::TimedOut`] soon after `stop` is set, [`NotTokenized::Failed`] if the tokenizer fails or the text is not
+    /// UTF-8.
     pub(super) fn encode(
         &self,
-        text: &str,
+        text: &[u8],
         add_special_tokens: bool,
         cache: &TextCache,
         stop: &Stop,
-    ) -> Result<Vec<u32>, NotTokenized> {
-        let mut segments: Vec<Ids> = Vec::new();
+    ) -> Result<TokenIds, NotTokenized> {
+        let ends = |ids: &[u32]| if add_special_tokens { ids.into() } else { Ids::default() };
+        let mut ids = TokenIds::default();
+        ids.push(ends(&self.prefix), None);
+        // With special tokens or without, the same texts give other blocks.
+        let mut key = cache.key(if add_special_tokens { b"special".as_slice() } else { b"plain" });
         let mut fresh = Vec::new();
         let mut cuts = Segments::new(self, text);
         loop {
             stop.check()?;
             if let Some(known) = cuts.next_known(cache) {
-                segments.push(known);
+                key = cache.key_behind(key, known.key);
+                ids.push(known.ids, Some(key));
                 continue;
             }
             let rest = cuts.rest();
             let Some(segment) = cuts.next() else { break };
-            let key = cache.key(segment);
-            cache.put_cut(rest, self.begin_bytes(), segment.len(), self.longest_added, key);
-            if let Some(known) = cache.ids(key) {
-                segments.push(known);
-                continue;
-            }
-            fresh.clear();
-            self.tokenize(segment, &mut fresh)?;
-            let new: Ids = PipelineToken::cast_slice(&fresh).into();
-            segments.push(Arc::clone(&new));
-            cache.put_ids(key, new);
+            let of_segment = cache.key(segment);
+            let of_segment = match cache.ids(of_segment) {
+                Some(ids) => Segment { key: of_segment, ids },
+                None => {
+                    fresh.clear();
+                    self.tokenize(segment, &mut fresh)?;
+                    Segment { key: of_segment, ids: PipelineToken::cast_slice(&fresh).into() }
+                }
+            };
+            key = cache.key_behind(key, of_segment.key);
+            ids.push(Arc::clone(&of_segment.ids), Some(key));
+            cache.put_segment(rest, self.begin_bytes(), segment.len(), self.longest_added, of_segment);
         }
-        let ends = |ids| if add_special_tokens { ids } else { &[][..] };
-        let (prefix, suffix) = (ends(&self.prefix), ends(&self.suffix));
-        let len = segments.iter().map(|ids| ids.len()).sum::<usize>();
-        let mut ids = Vec::with_capacity(prefix.len() + len + suffix.len());
-        ids.extend_from_slice(prefix);
-        segments.iter().for_each(|segment| ids.extend_from_slice(segment));
-        ids.extend_from_slice(suffix);
+        ids.push(ends(&self.suffix), None);
         Ok(ids)
     }
 
     /// By so much of its begin a segment is looked up.
     fn begin_bytes(&self) -> usize {
-        2 * self.min_segment_bytes
+        BEGIN_BYTES.min(2 * self.min_segment_bytes)
     }
 
     /// Cuts wherever it can.
@@ -154,10 +156,11 @@ impl Encoder {
 
     #[cfg(test)]
     pub(super) fn segments<'a>(&'a self, text: &'a str) -> Vec<&'a str> {
-        Segments::new(self, text).collect()
+        Segments::new(self, text.as_bytes()).map(|segment| str::from_utf8(segment).unwrap()).collect()
     }
 
-    fn tokenize(&self, text: &str, out: &mut Vec<PipelineToken>) -> Result<(), NotTokenized> {
+    fn tokenize(&self, text: &[u8], out: &mut Vec<PipelineToken>) -> Result<(), NotTokenized> {
+        let text = str::from_utf8(text).map_err(|_| NotTokenized::Failed)?;
         self.pipeline.encode_into(text, &self.options, out).map_err(|_| NotTokenized::Failed)
     }
 }
@@ -171,7 +174,7 @@ impl std::fmt::Debug for Encoder {
 /// The segments of a text, in order; together they are the text.
 struct Segments<'a> {
     encoder: &'a Encoder,
-    text: &'a str,
+    text: &'a [u8],
     start: usize,
     /// Where the search goes on.
     search: usize,
@@ -180,29 +183,26 @@ struct Segments<'a> {
 // === impl Segments ===
 
 impl<'a> Segments<'a> {
-    fn new(encoder: &'a Encoder, text: &'a str) -> Self {
+    fn new(encoder: &'a Encoder, text: &'a [u8]) -> Self {
         Self { encoder, text, start: 0, search: 0 }
     }
 
     fn rest(&self) -> &'a [u8] {
-        &self.text.as_bytes()[self.start..]
+        &self.text[self.start..]
     }
 
-    /// The ids of the next segment, if it and its end are in the cache.
-    fn next_known(&mut self, cache: &TextCache) -> Option<Ids> {
-        let (len, key) = cache.cut(self.rest(), self.encoder.begin_bytes(), self.encoder.longest_added)?;
-        let ids = cache.ids(key)?;
+    /// The next segment, if it and its end are in the cache.
+    fn next_known(&mut self, cache: &TextCache) -> Option<Segment> {
+        let (len, segment) = cache.cut(self.rest(), self.encoder.begin_bytes(), self.encoder.longest_added)?;
         self.start += len;
         self.search = self.start;
-        Some(ids)
+        Some(segment)
     }
 
     fn next_cut(&mut self) -> usize {
         let vocabulary = self.encoder.pipeline.get_added_vocabulary();
         if !self.encoder.cuts.is_empty() {
-            while let Some(((start, end), id)) =
-                vocabulary.extract_next(self.text.as_bytes(), self.search, false, false)
-            {
+            while let Some(((start, end), id)) = vocabulary.extract_next(self.text, self.search, false, false) {
                 self.search = end;
                 if start >= self.start + self.encoder.min_segment_bytes && self.encoder.cuts.contains(&id) {
                     return start;
@@ -215,9 +215,9 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> Iterator for Segments<'a> {
-    type Item = &'a str;
+    type Item = &'a [u8];
 
-    fn next(&mut self) -> Option<&'a str> {
+    fn next(&mut self) -> Option<&'a [u8]> {
         if self.start >= self.text.len() {
             return None;
         }

@@ -11,6 +11,7 @@ mod cache;
 mod config;
 mod encode;
 mod files;
+mod ids;
 mod json;
 mod prompts;
 mod request;
@@ -23,9 +24,12 @@ mod fixture_tests;
 #[cfg(test)]
 mod testing;
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 pub use files::{LoadError, TokenizerFiles};
+pub use ids::TokenIds;
 pub use prompts::{NotTokenized, Prompts};
 pub use service::{Limits, Service};
 
@@ -35,6 +39,7 @@ use request::{Plan, PlannedPrompt};
 use stop::Stop;
 use template::ChatTemplates;
 
+use crate::prefix::BlockHash;
 use crate::request::Endpoint;
 
 /// A model's tokenizer and chat template, as loaded once. Shared by all requests of a pool.
@@ -61,8 +66,8 @@ impl Tokenizer {
         Self::load_with_cache(files, CACHE_BYTES)
     }
 
-    /// Reads the files; token ids of texts that were seen before, and the messages of conversations as they were read, are
-    /// kept in up to `cache_bytes`. Nothing else keeps what requests say.
+    /// Reads the files; token ids of texts that were seen before, hashes of their blocks, and the messages of conversations
+    /// as they were read, are kept in up to `cache_bytes`. Nothing else keeps what requests say.
     ///
     /// # Errors
     /// [`LoadError`] says which file, what is wrong, and what would be right.
@@ -85,6 +90,12 @@ impl Tokenizer {
         self.prompts_unless(endpoint, body, now, &Stop::default())
     }
 
+    /// The hashes of all whole blocks of a prompt of this tokenizer, as [`token_chain`](crate::prefix::token_chain) gives
+    /// them. Those of a conversation's earlier turns are kept with their ids.
+    pub fn chain(&self, ids: &TokenIds, root: BlockHash, block_tokens: NonZeroU32) -> Arc<[BlockHash]> {
+        ids.chain(root, block_tokens, &self.cache)
+    }
+
     /// The same, given up soon after `stop` is set.
     fn prompts_unless(
         &self,
@@ -99,11 +110,11 @@ impl Tokenizer {
         Ok(Prompts { prompts, more_prompts })
     }
 
-    fn ids(&self, prompt: PlannedPrompt, now: SystemTime, stop: &Stop) -> Result<Vec<u32>, NotTokenized> {
-        let encode = |text: &str, special| self.encoder.encode(text, special, &self.cache, stop);
+    fn ids(&self, prompt: PlannedPrompt, now: SystemTime, stop: &Stop) -> Result<TokenIds, NotTokenized> {
+        let encode = |text: &[u8], special| self.encoder.encode(text, special, &self.cache, stop);
         match prompt {
-            PlannedPrompt::Ids(ids) => Ok(ids),
-            PlannedPrompt::Text { text, add_special_tokens } => encode(&text, add_special_tokens),
+            PlannedPrompt::Ids(ids) => Ok(ids.into()),
+            PlannedPrompt::Text { text, add_special_tokens } => encode(text.as_bytes(), add_special_tokens),
             PlannedPrompt::Chat(chat) => {
                 if self.is_harmony {
                     return Err(NotTokenized::Form("chat for a model with a renderer of its own"));

@@ -1,10 +1,12 @@
 //! What comes out: the token ids of a request's prompts, or why there are none.
 
+use super::ids::TokenIds;
+
 /// The token ids of a request's prompts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompts {
     /// One list a prompt, at most [`MAX_PROMPTS`](crate::request::MAX_PROMPTS).
-    pub prompts: Vec<Vec<u32>>,
+    pub prompts: Vec<TokenIds>,
     /// Prompts of the batch beyond those.
     pub more_prompts: u64,
 }

@@ -1,6 +1,7 @@
 //! Tokenizing beside the async threads: short bodies at once, long ones on threads that may block, a few at a time, with a
 //! limit on size and on time. Past a limit a request is routed by its bytes.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -10,7 +11,8 @@ use tokio::sync::Semaphore;
 use tokio::time;
 
 use super::stop::{Stop, StopOnDrop};
-use super::{CACHE_BYTES, LoadError, NotTokenized, Prompts, Tokenizer, TokenizerFiles};
+use super::{CACHE_BYTES, LoadError, NotTokenized, Prompts, TokenIds, Tokenizer, TokenizerFiles};
+use crate::prefix::BlockHash;
 use crate::request::Endpoint;
 
 /// What tokenizing may cost.
@@ -85,6 +87,11 @@ impl Service {
         }
         let late = time::timeout(self.limits.timeout, self.prompts_elsewhere(endpoint, body, now)).await;
         late.unwrap_or(Err(NotTokenized::TimedOut))
+    }
+
+    /// The hashes of the blocks of a prompt of this tokenizer, as [`Tokenizer::chain`] gives them.
+    pub fn chain(&self, ids: &TokenIds, root: BlockHash, block_tokens: NonZeroU32) -> Arc<[BlockHash]> {
+        self.tokenizer.chain(ids, root, block_tokens)
     }
 
     async fn prompts_elsewhere(

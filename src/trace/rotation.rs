@@ -283,5 +283,25 @@ mod tests {
             prop_assert!(lines.concat().ends_with(&kept), "{}", kept);
             prop_assert!(kept.ends_with(lines.last().unwrap().as_str()));
         }
+
+        /// A process that has handed over goes on recording what it finishes.
+        #[test]
+        fn two_processes_at_once_have_files_of_their_own_within_the_bound(
+            lines in proptest::collection::vec((0..2_usize, 3..30_usize), 1..60), max_bytes in 30..80_u64, files in 1..5_u32
+        ) {
+            let folder = Folder::new("two");
+            let mut rotations = [folder.rotation(max_bytes, files), folder.rotation(max_bytes, files)];
+            for (process, length) in lines {
+                let line = format!("{process}{}\n", ".".repeat(length - 2));
+                rotations[process].append(line.as_bytes()).unwrap();
+            }
+            let contents = folder.contents();
+            prop_assert!(contents.len() <= files as usize);
+            for file in contents {
+                prop_assert!(file.len() as u64 <= max_bytes && file.ends_with('\n'), "{}", file);
+                let is_ones = |process| file.lines().all(|line| line.starts_with(process));
+                prop_assert!(is_ones('0') || is_ones('1'), "{}", file);
+            }
+        }
     }
 }

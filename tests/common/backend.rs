@@ -33,6 +33,8 @@ struct Backend {
     accepting: JoinHandle<()>,
     /// Keeps the port of a backend that refuses connections from being given to somebody else.
     closed: Option<TcpSocket>,
+    /// Fill the queue of a backend that takes no connection.
+    waiting: Vec<TcpStream>,
 }
 
 /// A request as a backend received it.
@@ -79,7 +81,7 @@ impl Fleet {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let accepting = tokio::spawn(accept(listener, index, Arc::clone(&script), Arc::clone(&log)));
-            backends.push(Backend { address, accepting, closed: None });
+            backends.push(Backend { address, accepting, closed: None, waiting: Vec::new() });
         }
         Self { backends, log }
     }
@@ -116,6 +118,21 @@ impl Fleet {
 
     /// From now on connections to this backend are refused.
     pub async fn refuse(&mut self, index: usize) {
+        let socket = self.leave(index).await;
+        self.backends[index].closed = Some(socket);
+    }
+
+    /// From now on connections to this backend are neither made nor refused: what the system queues for it is full.
+    pub async fn ignore(&mut self, index: usize) -> TcpListener {
+        let listener = self.leave(index).await.listen(1).unwrap();
+        let backend = &mut self.backends[index];
+        while let Ok(stream) = timeout(Duration::from_millis(300), TcpStream::connect(backend.address)).await {
+            backend.waiting.push(stream.unwrap());
+        }
+        listener
+    }
+
+    async fn leave(&mut self, index: usize) -> TcpSocket {
         let backend = &mut self.backends[index];
         backend.accepting.abort();
         // Until the task is gone the port is listened on.
@@ -123,7 +140,7 @@ impl Fleet {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_reuseaddr(true).unwrap();
         socket.bind(backend.address).unwrap();
-        backend.closed = Some(socket);
+        socket
     }
 }
 

@@ -36,7 +36,12 @@ pub struct Ended {
 impl Process {
     /// Starts it with the configuration in `file`, and waits until it listens.
     pub async fn start(file: &Path) -> Self {
-        let mut child = command(file).spawn().unwrap();
+        Self::start_program(Path::new(env!("CARGO_BIN_EXE_warmgate")), file).await
+    }
+
+    /// The same by another path of the program.
+    pub async fn start_program(program: &Path, file: &Path) -> Self {
+        let mut child = command(program, file).spawn().unwrap();
         let stderr = collect(child.stderr.take().unwrap());
         let stdout = collect(child.stdout.take().unwrap());
         let admin = Arc::clone(&stderr);
@@ -62,6 +67,16 @@ impl Process {
 
     pub fn address(&self) -> SocketAddr {
         self.addresses[0]
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets the log begin anew.
+    pub fn forget_log(&self) {
+        self.stderr.lock().clear();
     }
 
     /// Sends a signal by its name, such as `TERM`.
@@ -115,7 +130,7 @@ impl Drop for Process {
 
 /// Runs it with a configuration that it should not start with.
 pub async fn fails_to_start(file: &Path) -> Ended {
-    let mut child = command(file).spawn().unwrap();
+    let mut child = command(Path::new(env!("CARGO_BIN_EXE_warmgate")), file).spawn().unwrap();
     let stderr = collect(child.stderr.take().unwrap());
     let started = Instant::now();
     let code = loop {
@@ -133,8 +148,8 @@ pub async fn fails_to_start(file: &Path) -> Ended {
     Ended { code, stderr: stderr.lock().join("\n") }
 }
 
-fn command(file: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_warmgate"));
+fn command(program: &Path, file: &Path) -> Command {
+    let mut command = Command::new(program);
     command.args(["run", "--config"]).arg(file);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for from_systemd in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM"] {

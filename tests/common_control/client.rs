@@ -116,7 +116,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn body(&mut self, head: &Reply) -> io::Result<Vec<u8>> {
+    /// The body behind this head.
+    ///
+    /// # Errors
+    /// When the connection is closed or breaks first.
+    pub async fn body(&mut self, head: &Reply) -> io::Result<Vec<u8>> {
         let mut body = Vec::new();
         match head.framing() {
             Framing::Length(length) => {

@@ -33,6 +33,8 @@ pub enum Answer {
     Gated,
     /// This status, with an error.
     Status(u16),
+    /// A response that is stored, as of `/v1/responses`; each with an id of its own.
+    Stored,
     /// The connection is closed instead of an answer.
     Reset,
 }
@@ -283,6 +285,12 @@ async fn answer_post(stream: &mut BufReader<TcpStream>, shared: &Shared, body: &
         Answer::Reset => return Ok(false),
         Answer::Status(status) => {
             write_reply(stream, status, "application/json", r#"{"error":{"message":"scripted"}}"#).await?;
+        }
+        Answer::Stored => {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            let id = format!("resp_{}", NEXT.fetch_add(1, SeqCst));
+            let body = json!({"id": id, "object": "response", "status": "completed", "output": []});
+            write_reply(stream, 200, "application/json", &body.to_string()).await?;
         }
         Answer::Whole if is_streamed => stream_tokens(stream, shared, false).await?,
         Answer::Gated if is_streamed => stream_tokens(stream, shared, true).await?,

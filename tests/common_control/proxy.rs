@@ -49,6 +49,10 @@ impl Proxy {
         self.server.addresses()[0]
     }
 
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.server.addresses()
+    }
+
     pub fn admin(&self) -> SocketAddr {
         self.server.admin_address()
     }

@@ -10,6 +10,7 @@ use super::engine::Engine;
 pub struct Settings {
     pub listeners: String,
     pub admin: String,
+    pub auth: String,
     pub server: String,
     pub locality: String,
     pub retry: String,
@@ -20,7 +21,13 @@ pub struct Settings {
     pub metrics: String,
     pub ejection: String,
     pub timeouts: String,
+    /// Tests that look at streams before their first token want to see the header.
+    pub hold_header: bool,
+    /// At once, so that what was removed is gone.
+    pub drain: String,
     pub backends: Vec<(String, SocketAddr)>,
+    /// `http` or `https`.
+    pub scheme: &'static str,
     /// More pools, each a line `- {...}`.
     pub more_pools: Vec<String>,
 }
@@ -32,6 +39,7 @@ impl Settings {
         Self {
             listeners: "[{address: '127.0.0.1:0'}]".into(),
             admin: "{address: '127.0.0.1:0'}".into(),
+            auth: "{}".into(),
             server: "{drain_delay: 100ms, drain_timeout: 60s}".into(),
             locality: "{max_bytes: 16MiB}".into(),
             retry: "{max_attempts: 3, budget: 1.0}".into(),
@@ -41,7 +49,10 @@ impl Settings {
             metrics: "{enabled: false}".into(),
             ejection: "{failures: 3, base: 1h, max: 1h, stuck_after: 1h}".into(),
             timeouts: "{connect: 5s}".into(),
+            hold_header: false,
+            drain: "{deadline: 0s}".into(),
             backends,
+            scheme: "http",
             more_pools: Vec::new(),
         }
     }
@@ -73,15 +84,20 @@ impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "listeners: {}", self.listeners)?;
         writeln!(f, "admin: {}", self.admin)?;
+        writeln!(f, "auth: {}", self.auth)?;
         writeln!(f, "server: {}", self.server)?;
         writeln!(f, "locality: {}", self.locality)?;
         writeln!(f, "retry: {}", self.retry)?;
         writeln!(f, "logging: {}", self.logging)?;
         writeln!(f, "pools:")?;
-        let backends: Vec<String> =
-            self.backends.iter().map(|(name, at)| format!("{{name: '{name}', url: 'http://{at}'}}")).collect();
+        let backends: Vec<String> = self
+            .backends
+            .iter()
+            .map(|(name, at)| format!("{{name: '{name}', url: '{}://{at}'}}", self.scheme))
+            .collect();
         write!(f, "  - {{name: main, {}, health: {}, metrics: {}", self.pool, self.health, self.metrics)?;
         write!(f, ", ejection: {}, timeouts: {}", self.ejection, self.timeouts)?;
+        write!(f, ", hold_header: {}, drain: {}", self.hold_header, self.drain)?;
         writeln!(f, ", backends: [{}]}}", backends.join(", "))?;
         for pool in &self.more_pools {
             writeln!(f, "  {pool}")?;

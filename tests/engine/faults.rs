@@ -129,6 +129,33 @@ async fn a_stall_answers_nothing_and_shows_as_running() {
 }
 
 #[tokio::test]
+async fn an_engine_that_was_told_to_stop_holds_its_streams_and_answers_without_a_token() {
+    let engine = start();
+    let mut held = Client::to(&engine).await;
+    engine.inject(Fault::Sigterm, None).unwrap();
+    held.post(CHAT, streamed("Hi", 3).to_string().as_bytes()).await.unwrap();
+    assert_eq!(held.response().await.unwrap().status, 500, "new chats get an error");
+    let prompt = json!({"model": "sim-model", "prompt": "Hi", "max_tokens": 3});
+    let whole = send(&engine, "/v1/completions", &prompt).await.unwrap();
+    assert_eq!((whole.status, &whole.json()["choices"][0]["finish_reason"]), (200, &"abort".into()));
+    assert_eq!(whole.json()["usage"]["completion_tokens"], 0);
+    let stream = json!({"model": "sim-model", "prompt": "Hi", "max_tokens": 3, "stream": true});
+    let stream = send(&engine, "/v1/completions", &stream).await.unwrap();
+    assert_eq!((stream.status, stream.text().as_str()), (200, "data: [DONE]\n\n"));
+    assert_eq!(call(&engine, "GET", "/health").await.unwrap().status, 200);
+    assert_eq!(engine.state().faults.len(), 1);
+
+    engine.clear_faults();
+    engine.inject(Fault::Slow { factor: 1000.0 }, None).unwrap();
+    held.post(CHAT, streamed("Hi", 3).to_string().as_bytes()).await.unwrap();
+    until(&engine, "one is in flight", |state| state.requests.in_flight == 1).await;
+    engine.inject(Fault::Sigterm, None).unwrap();
+    assert_eq!(engine.state().requests.in_flight, 1, "it hangs");
+    engine.clear_faults();
+    assert_eq!(held.response().await.unwrap().events().len(), 4, "and is whole when that is over");
+}
+
+#[tokio::test]
 async fn refusing_refuses_new_connections_closes_idle_ones_and_lets_streams_end() {
     let engine = start();
     engine.inject(Fault::Freeze, None).unwrap();

@@ -106,8 +106,13 @@ pub(crate) fn is_refused(address: SocketAddr) -> bool {
 
 /// Sends a GET and gives status and body, or `None` while nobody answers there.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
-    let mut answer =
-        request(address, &format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n")).ok()?;
+    get_with(address, path, "")
+}
+
+/// The same with further header lines.
+pub(crate) fn get_with(address: SocketAddr, path: &str, headers: &str) -> Option<(u16, String)> {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{headers}\r\n");
+    let mut answer = request(address, &head).ok()?;
     let body = answer.rest();
     Some((answer.status, body))
 }

@@ -3,8 +3,10 @@
 //! Each test boots a machine of its own (`machine.rs`), installs the unit as `systemd/README.md` says and drives it
 //! with `systemctl`. Where namespaces are not permitted the tests say so on the terminal and pass.
 
+mod credentials;
 mod fleet;
 mod machine;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -100,8 +102,8 @@ fn can_analyze(test: &str) -> bool {
 // === the unit file ===
 
 #[test]
-fn the_unit_is_valid() {
-    if !can_analyze("the_unit_is_valid") {
+fn the_units_are_valid() {
+    if !can_analyze("the_units_are_valid") {
         return;
     }
     // `verify` wants the programs that a unit names to exist, so they are replaced by the one under test.
@@ -110,11 +112,14 @@ fn the_unit_is_valid() {
     std::fs::create_dir_all(&directory).expect("cargo's directory for tests is writable");
     let path = directory.join("warmgate.service");
     std::fs::write(&path, unit).expect("the directory was made above");
-    let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().expect("it ran a moment ago");
+    let socket = directory.join("warmgate.socket");
+    std::fs::copy(unit_path().with_extension("socket"), &socket).expect("the socket unit is committed");
+    let verify = Command::new("systemd-analyze").arg("verify").args([&path, &socket]).output();
+    let output = verify.expect("it ran a moment ago");
     std::fs::remove_dir_all(&directory).expect("the directory was made above");
-    assert!(output.status.success(), "systemd rejects the unit: {}", text(&output.stderr));
+    assert!(output.status.success(), "systemd rejects the units: {}", text(&output.stderr));
     let complaints = text(&output.stderr);
-    assert!(!complaints.contains("warmgate.service"), "systemd warns about the unit: {complaints}");
+    assert!(!complaints.contains("warmgate."), "systemd warns about the units: {complaints}");
 }
 
 #[test]

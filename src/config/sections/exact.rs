@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,19 +50,33 @@ pub struct EventEndpoint {
 
 /// A text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Arc<str>);
+pub struct Secret {
+    text: Arc<str>,
+    /// The file that it was in, if it was in one.
+    file: Option<Arc<Path>>,
+}
 
 // === impl Secret ===
 
 impl Secret {
     /// Keeps `text` from being shown.
     pub fn new(text: &str) -> Self {
-        Self(text.into())
+        Self { text: text.into(), file: None }
+    }
+
+    /// The same, from the file at `path`.
+    pub fn of_file(text: &str, path: &Path) -> Self {
+        Self { text: text.into(), file: Some(path.into()) }
+    }
+
+    /// The file that it was in.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// The text, for the one place that needs it.
     pub fn reveal(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 

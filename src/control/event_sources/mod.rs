@@ -10,13 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 
-use crate::client::{Client, Connections};
-use crate::config::Secret;
+use crate::client::Client;
 use crate::kv_events::{EndpointError, Source};
 use crate::pool::Origin;
 
 /// How long each of the two questions may take.
-const LIMIT: Duration = Duration::from_secs(5);
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
 /// Where vLLM tells, since 0.32.
 const VLLM_PATH: &str = "/kv_event_sources";
@@ -66,22 +65,21 @@ pub(super) enum DiscoveryError {
     Endpoint(#[from] EndpointError),
 }
 
-/// The sources of an engine, one for each data-parallel rank, by rank; at least one. Asks the engine of `origin`, which is at `address`, with the API key if there is one.
+/// The sources of an engine, one for each data-parallel rank, by rank; at least one. Asks the engine of `origin`, which is
+/// at `address`, by `client`, which has an API key or not.
 ///
 /// # Errors
 /// See [`DiscoveryError`].
 pub(super) async fn discover(
-    connections: Connections,
+    client: &Client,
     origin: &Origin,
     address: SocketAddr,
-    api_key: Option<&Secret>,
+    has_key: bool,
 ) -> Result<Vec<RankSource>, DiscoveryError> {
-    let has_key = api_key.is_some();
-    let client = Client::new(connections, origin.clone(), LIMIT).with_key(api_key);
-    if let Some(body) = ask(&client, address, VLLM_PATH, has_key).await? {
+    if let Some(body) = ask(client, address, VLLM_PATH, has_key).await? {
         return answer::read_vllm(&body, &origin.host);
     }
-    match ask(&client, address, SGLANG_PATH, has_key).await? {
+    match ask(client, address, SGLANG_PATH, has_key).await? {
         Some(body) => answer::read_sglang(&body, &origin.host),
         None => Err(DiscoveryError::TooOld),
     }

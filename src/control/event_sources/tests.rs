@@ -141,7 +141,8 @@ async fn engine(
 
 async fn ask_engine(address: SocketAddr, key: Option<&str>) -> Result<Vec<RankSource>, DiscoveryError> {
     let origin = Origin { is_tls: false, host: "127.0.0.1".into(), port: address.port() };
-    discover(client::connections(), &origin, address, key.map(Secret::new).as_ref()).await
+    let client = Client::new(client::connections(), origin.clone(), LIMIT);
+    discover(&client.with_key(key.map(Secret::new).as_ref()), &origin, address, key.is_some()).await
 }
 
 const SOURCES: &str = r#"{"0": {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}}"#;

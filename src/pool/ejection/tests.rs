@@ -44,6 +44,44 @@ fn failures_in_a_row_eject_and_a_success_starts_the_count_anew() {
     assert_eq!(ejection.admission(at(7)), Admission::Probe);
 }
 
+/// Another process, whose time began at another moment, goes on from this state.
+fn handed_over(old: &Ejection, now: Moment, theirs: Moment) -> Arc<Ejection> {
+    let new = Arc::new(Ejection::default());
+    new.restore(old.record(now), &SETTINGS, theirs);
+    new
+}
+
+#[test]
+fn another_process_goes_on_with_the_rest_of_an_ejection_and_its_count() {
+    let old = Ejection::default();
+    eject(&old, at(1_000));
+    let new = handed_over(&old, at(1_002), at(1));
+    assert_eq!(new.admission(at(2)), Admission::Closed { until: Some(at(4)) }, "three seconds are left");
+    let permit = new.try_probe(at(4));
+    let probing = handed_over(&new, at(4), at(1));
+    assert_eq!(probing.admission(at(1)), Admission::Probe, "a probe under way there is due here");
+    let failed = new.record_failure(permit, FailureKind::Reset, &SETTINGS, at(4));
+    assert_eq!(failed, Some(ejected(FailureKind::Reset, 14, 2)), "it is the second one in a row");
+}
+
+#[test]
+fn another_process_goes_on_counting_failures_and_forgets_what_a_long_service_forgets() {
+    let old = Ejection::default();
+    fail(&old, FailureKind::ServerError, at(1));
+    let new = handed_over(&old, at(2), at(0));
+    assert_eq!(fail(&new, FailureKind::Reset, at(0)), None);
+    assert!(fail(&new, FailureKind::ServerError, at(0)).is_some(), "the first failure counts");
+
+    let old = Arc::new(Ejection::default());
+    eject(&old, at(1_000));
+    let readmitted = old.record_success(old.try_probe(at(1_005)), at(1_005));
+    assert_eq!(readmitted, Some(Transition::Readmitted));
+    let soon = handed_over(&old, at(1_010), at(10));
+    assert_eq!(eject(&soon, at(11)), ejected(FailureKind::Connect, 21, 2));
+    let late = handed_over(&old, at(1_040), at(10));
+    assert_eq!(eject(&late, at(11)), ejected(FailureKind::Connect, 16, 1));
+}
+
 #[test]
 fn one_request_probes_and_its_success_readmits() {
     let ejection = Arc::new(Ejection::default());

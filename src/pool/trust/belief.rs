@@ -1,5 +1,7 @@
 //! One belief and its record: a decayed share of predicted tokens that came true.
 
+use serde::{Deserialize, Serialize};
+
 use super::{MIN_TOKENS, Reason};
 
 /// Weight that earlier comparisons keep with each new one: half of it after 14.
@@ -16,7 +18,7 @@ pub(super) struct Limits {
 }
 
 /// Whether something is believed, and how it has fared since that last changed.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Belief {
     is_lost: bool,
     samples: u32,
@@ -30,6 +32,12 @@ pub(super) struct Belief {
 impl Belief {
     pub(super) fn is_held(&self) -> bool {
         !self.is_lost
+    }
+
+    /// The same with sums that can be.
+    pub(super) fn made_sound(self) -> Self {
+        let is_sound = |sum: f64| sum.is_finite() && sum >= 0.0;
+        if is_sound(self.predicted) && is_sound(self.confirmed) { self } else { Self::default() }
     }
 
     /// Takes in that of `predicted` tokens `confirmed` came true; a change of the belief, if that makes one. A count of

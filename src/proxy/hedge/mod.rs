@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 
 use super::body::Buffered;
 use super::context::{Attempt, RequestContext, Route};
+use super::limits::Relay;
 use super::{keep_alive, peer};
 use crate::budget::Reservation;
 use crate::metrics::HedgeOutcome;
@@ -33,8 +34,15 @@ use socket::Hedged;
 /// The longest body that is hedged: a second copy of it is held, for as long as the first token takes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
+/// What a request keeps of the relay that its attempt has for a connection.
+#[derive(Default)]
+pub(super) struct Hedge {
+    winner: Winner,
+    relay: Arc<Relay>,
+}
+
 /// The second attempt, if it has won.
-pub(super) type Winner = Arc<Mutex<Option<Attempt>>>;
+type Winner = Arc<Mutex<Option<Attempt>>>;
 
 /// What a second attempt needs to be made.
 struct Second {
@@ -61,23 +69,23 @@ pub(super) fn arm(ctx: &mut RequestContext, peer: &mut HttpPeer) {
     route.pool().pool.hedge_budget().note_request(&hedging.budget, time::now());
     let mut tried = ctx.tried.clone();
     tried.push(attempt.index);
-    let winner = Winner::default();
+    let hedge = Hedge::default();
     let body_bytes = ctx.body.as_ref().map_or(0, Buffered::len);
-    let second = Second { state: ctx.state(), route: route.share(), tried, body_bytes, winner: Arc::clone(&winner) };
-    let connect = route.pool().timeouts.connect;
-    peer.options.custom_l4 = Some(Arc::new(Hedged::new(hedging.after, connect, second)));
+    let winner = Arc::clone(&hedge.winner);
+    let second = Second { state: ctx.state(), route: route.share(), tried, body_bytes, winner };
+    let connect = peer.options.connection_timeout.unwrap_or(route.pool().timeouts.connect);
+    peer.options.custom_l4 = Some(Arc::new(Hedged::new(hedging.after, connect, second, hedge.relay())));
     // The connection is this request's alone.
     peer.group_key = fastrand::u64(1..);
     peer.options.idle_timeout = Some(Duration::ZERO);
-    ctx.hedge = Some(winner);
+    ctx.hedge = Some(hedge);
 }
 
-/// Makes the attempt that has won the request's own; the other one's accounting ends.
+/// Makes the attempt that has won the request's own; the other one's accounting ends. What watches their relay stays.
 pub(super) fn settle(ctx: &mut RequestContext) {
-    let winner = ctx.hedge.take().and_then(|winner| winner.lock().take());
-    if winner.is_some() {
-        ctx.attempt = winner;
-    }
+    let Some(winner) = ctx.hedge.take().and_then(|hedge| hedge.winner.lock().take()) else { return };
+    let watch = ctx.attempt.take().and_then(|attempt| attempt.watch);
+    ctx.attempt = Some(Attempt { watch, ..winner });
 }
 
 /// Whether a second attempt would be the same: streamed, so that its first token shows; without what only one backend has;
@@ -90,6 +98,15 @@ fn is_hedged(ctx: &RequestContext, route: &Route, attempt: &Attempt) -> bool {
         && !is_bound
         && keep_alive::is_streamed(route)
         && route.pool().backends.get(attempt.index).is_some_and(is_plain)
+}
+
+// === impl Hedge ===
+
+impl Hedge {
+    /// What the relay is watched by.
+    pub(super) fn relay(&self) -> Arc<Relay> {
+        Arc::clone(&self.relay)
+    }
 }
 
 // === impl Second ===
@@ -131,7 +148,9 @@ impl Second {
         let dispatched = peer::dispatch(&self.route, &matched.tokens, &self.tried).map_err(|_| HedgeOutcome::NoRoom)?;
         let index = dispatched.decision.index;
         let backend = &pool.backends[index];
-        if dispatched.pass != Pass::Normal || backend.backend.origin().is_tls || backend.rank.is_some() {
+        let is_plain = !backend.backend.origin().is_tls && backend.rank.is_none();
+        // One that drains takes nothing that could as well go elsewhere.
+        if dispatched.pass != Pass::Normal || backend.drain.is_some() || !is_plain {
             return Err(HedgeOutcome::NoRoom);
         }
         let is_paid =

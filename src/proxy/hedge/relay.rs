@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memchr::memmem;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use super::{MAX_BODY_BYTES, Second, Sent};
 use crate::budget::Reservation;
 use crate::metrics::HedgeOutcome;
+use crate::proxy::limits::Relay;
 use crate::request::ResponseReader;
 
 /// The longest header of a request that is relayed; those of clients are bounded below (`server.max_header_bytes`).
@@ -24,6 +25,9 @@ const MAX_HEADER_BYTES: usize = 2 * 1024 * 1024;
 
 /// The most of an answer that is held back for its first token; notices before it are much shorter.
 const MAX_HELD_BYTES: usize = 64 * 1024;
+
+/// Bytes that are passed on at a time.
+const PIECE_BYTES: usize = 16 * 1024;
 
 const END_OF_HEADER: &[u8] = b"\r\n\r\n";
 
@@ -48,6 +52,7 @@ pub(super) async fn run(
     after: Duration,
     second: Arc<Second>,
     reserved: Reservation,
+    shared: &Relay,
 ) {
     let Some(request) = read_request(&mut pingora).await else { return };
     let winner = tokio::select! {
@@ -55,17 +60,26 @@ pub(super) async fn run(
         () = ended(&mut pingora) => return,
     };
     // Without an answer Pingora sees a broken connection, as it would without the relay.
-    let Ok(Answer { mut stream, held, .. }) = winner else { return };
+    let Ok(answer) = winner else { return };
     drop((request, reserved));
-    let (mut from_pingora, mut to_pingora) = tokio::io::split(pingora);
-    let pass_on = async {
-        to_pingora.write_all(&held).await?;
-        tokio::io::copy(&mut stream, &mut to_pingora).await
-    };
+    let (mut from_pingora, to_pingora) = tokio::io::split(pingora);
     tokio::select! {
         // How it ended shows in what Pingora has got.
-        _ = pass_on => {}
+        _ = pass_on(answer, to_pingora, shared) => {}
         () = ended(&mut from_pingora) => {}
+    }
+}
+
+async fn pass_on(answer: Answer, mut to_pingora: WriteHalf<DuplexStream>, shared: &Relay) -> io::Result<()> {
+    let Answer { mut stream, held: mut bytes, .. } = answer;
+    loop {
+        shared.begin(bytes.len());
+        to_pingora.write_all(&bytes).await?;
+        bytes.clear();
+        bytes.reserve(PIECE_BYTES);
+        if stream.read_buf(&mut bytes).await? == 0 {
+            return Ok(());
+        }
     }
 }
 

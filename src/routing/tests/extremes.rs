@@ -107,7 +107,7 @@ proptest! {
         for (position, candidate) in candidates.iter_mut().enumerate() {
             candidate.index = position * 3;
         }
-        let query = Query { prompt_tokens, turn, session_key, prefix_key };
+        let query = Query { prompt_tokens, turn, session_key, prefix_key, owner: None };
         let mut rng = fastrand::Rng::with_seed(turn);
         let factors = [PolicyKind::LocalityFirst { overload_factor: factor }, PolicyKind::ConsistentHash { overload_factor: factor }];
         for kind in KINDS.into_iter().chain(factors) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use super::*;
 use crate::locality::Tenant;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, FailureKind, Health, InFlight, InFlightLimit, Origin, Polled, Pool,
-    PoolSnapshot, Transition,
+    Answer, Backend, BackendSnapshot, CostModel, Drain, DrainCause, FailureKind, Health, InFlight, InFlightLimit,
+    Origin, Polled, Pool, PoolSnapshot, Transition,
 };
 use crate::prefix::Scale;
 use crate::queue::{Priority, QueueSettings, Ticket, Wants};
@@ -37,7 +37,13 @@ fn eject(pool: &PoolSnapshot, index: usize) {
     while ejection.record_failure(None, FailureKind::Connect, &pool.ejection, at(0)).is_none() {}
 }
 
-/// One letter a backend: `o`k, `u`nhealthy, `e`jected with a probe under way, `p`robe due from 5 s on, `s`tarting, `d`raining, `n`o address; capital: tried.
+/// Drains a backend from 0 s on; its conversations may go on for so many.
+fn drain(pool: &mut PoolSnapshot, index: usize, seconds: u64) {
+    pool.backends[index].drain = Some(Drain::begin(DrainCause::Operator, Duration::from_secs(seconds), at(0)));
+}
+
+/// One letter a backend: `o`k, `u`nhealthy, `e`jected with a probe under way, `p`robe due from 5 s on, `s`tarting,
+/// `d`raining and past its deadline, `l`eaving before it, `n`o address; capital: tried.
 fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
     let healths: Vec<_> = backends
         .chars()
@@ -56,7 +62,8 @@ fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
                 std::mem::forget(pool.backends[index].backend.ejection().try_probe(at(5)));
             }
             'p' => eject(&pool, index),
-            'd' => pool.backends[index].is_draining = true,
+            'd' => drain(&mut pool, index, 0),
+            'l' => drain(&mut pool, index, 60),
             'n' => pool.backends[index].address = None,
             _ => {}
         }
@@ -64,13 +71,13 @@ fn look(backends: &str, now: Moment) -> (PoolSnapshot, Filtered) {
             tried.push(index);
         }
     }
-    let filtered = candidates(&pool, &[], &tried, now);
+    let filtered = candidates(&pool, &query(0), &[], &tried, now);
     (pool, filtered)
 }
 
 #[test]
 fn the_rules_give_way_in_their_order() {
-    let table: [(&str, Pass, &[usize]); 17] = [
+    let table: [(&str, Pass, &[usize]); 24] = [
         ("ooo", Pass::Normal, &[0, 1, 2]),
         ("ousednp", Pass::Normal, &[0, 6]),
         ("Oo", Pass::Normal, &[1]),
@@ -85,6 +92,13 @@ fn the_rules_give_way_in_their_order() {
         ("ss", Pass::None, &[]),
         ("sdn", Pass::None, &[]),
         ("dd", Pass::None, &[]),
+        ("ol", Pass::Normal, &[0]),
+        ("Ol", Pass::Draining, &[1]),
+        ("OL", Pass::Again, &[0]),
+        ("ulds", Pass::Draining, &[1]),
+        ("ll", Pass::Draining, &[0, 1]),
+        ("uL", Pass::FailOpen, &[0]),
+        ("L", Pass::None, &[]),
         ("n", Pass::None, &[]),
         ("S", Pass::None, &[]),
         ("", Pass::None, &[]),
@@ -95,6 +109,27 @@ fn the_rules_give_way_in_their_order() {
         assert_eq!((filtered.pass, &indices[..]), (pass, expected), "of {backends:?}");
         assert_eq!(filtered.excluded.len() + indices.len(), pool.backends.len(), "each is in or out, of {backends:?}");
     }
+}
+
+#[test]
+fn a_conversation_may_go_on_at_a_draining_backend_until_its_deadline() {
+    let mut pool = pool(&[Health::Healthy; 3]);
+    drain(&mut pool, 1, 60);
+    let chosen_from = |pool: &PoolSnapshot, query: &Query, matched: &[u32], now| -> Vec<usize> {
+        candidates(pool, query, matched, &[], now).candidates.iter().map(|candidate| candidate.index).collect()
+    };
+    let (prompt, conversation, shared) = (query(4_000), [1_000, 3_500, 1_000], [1_000, 1_000, 0]);
+    assert_eq!(chosen_from(&pool, &prompt, &conversation, at(59)), [0, 1, 2], "among the others, by the policy");
+    assert_eq!(chosen_from(&pool, &prompt, &conversation, at(60)), [0, 2], "its time is over");
+    assert_eq!(chosen_from(&pool, &prompt, &shared, at(1)), [0, 2], "a prefix that others hold is nobody's home");
+    let owned = Query { owner: Some(1), ..prompt };
+    assert_eq!(chosen_from(&pool, &owned, &[], at(1)), [0, 1, 2]);
+    pool.backends[1].health = Health::Unhealthy;
+    assert_eq!(chosen_from(&pool, &prompt, &conversation, at(1)), [0, 2], "it is out for another reason");
+    pool.backends[1].health = Health::Healthy;
+    drain(&mut pool, 0, 60);
+    let both = [3_500, 3_500, 0];
+    assert_eq!(chosen_from(&pool, &prompt, &both, at(1)), [0, 1, 2], "what leaves with one leaves with the other");
 }
 
 #[test]
@@ -114,7 +149,7 @@ fn candidates_carry_what_was_matched_and_fresh_polls_only() {
         backend.engine.polled = Some(Polled { running: 9, waiting: 9, kv_usage: Some(1.0), observed_at });
     }
     let _in_flight = pool.backends[2].backend.load().dispatch(500.0, 0, Answer::Streamed, at(10));
-    let filtered = candidates(&pool, &[16, 32], &[], at(10));
+    let filtered = candidates(&pool, &query(0), &[16, 32], &[], at(10));
     let matched: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.matched_tokens).collect();
     assert_eq!(matched, [16, 32, 0], "what is not told counts as none");
     let polled: Vec<_> = filtered.candidates.iter().map(|candidate| candidate.engine.polled.is_some()).collect();
@@ -129,7 +164,7 @@ fn candidates_carry_what_was_matched_and_fresh_polls_only() {
 
 #[test]
 fn up_to_64_candidates_need_no_allocation() {
-    let filtered = candidates(&pool(&[Health::Healthy; INLINE]), &[], &[], at(1));
+    let filtered = candidates(&pool(&[Health::Healthy; INLINE]), &query(0), &[], &[], at(1));
     assert_eq!(filtered.candidates.len(), INLINE);
     assert!(!filtered.candidates.spilled() && !score(&CostModel::default(), &query(9), &filtered.candidates).spilled());
 }
@@ -193,7 +228,7 @@ fn with_all_out_requests_are_sent_nevertheless_and_without_a_permit() {
 #[test]
 fn no_backend_says_what_keeps_each_out() {
     let mut pool = pool(&[Health::Starting, Health::Healthy]);
-    pool.backends[1].is_draining = true;
+    drain(&mut pool, 1, 0);
     let mut rng = fastrand::Rng::with_seed(1);
     let refused = dispatch(&pool, &query(100), &[], &[], Answer::Whole, at(1), &mut rng).expect_err("none is usable");
     assert_eq!(refused.excluded, [(0, Exclusion::Starting), (1, Exclusion::Draining)]);
@@ -223,7 +258,7 @@ fn indices(candidates: &[Candidate]) -> Vec<usize> {
 #[test]
 fn a_busy_backend_is_a_candidate_while_another_has_room_and_a_full_one_never_is() {
     let (pool, _requests) = loaded(&[3, 2, 1]);
-    let filtered = candidates(&pool, &[], &[], at(0));
+    let filtered = candidates(&pool, &Query::default(), &[], &[], at(0));
     assert_eq!(indices(&filtered.candidates), [1, 2]);
     assert_eq!(filtered.excluded.to_vec(), [(0, Exclusion::Full)]);
 }
@@ -231,12 +266,12 @@ fn a_busy_backend_is_a_candidate_while_another_has_room_and_a_full_one_never_is(
 #[test]
 fn where_nobody_has_room_nobody_is_a_candidate() {
     let (pool, requests) = loaded(&[3, 2]);
-    let filtered = candidates(&pool, &[7], &[], at(0));
+    let filtered = candidates(&pool, &Query::default(), &[7], &[], at(0));
     assert!(filtered.candidates.is_empty());
     assert_eq!(indices(&filtered.full), [0, 1]);
     assert_eq!((filtered.full[0].matched_tokens, filtered.pass), (7, Pass::Normal));
     drop(requests);
-    assert_eq!(candidates(&pool, &[], &[], at(0)).candidates.len(), 2, "there is room again");
+    assert_eq!(candidates(&pool, &Query::default(), &[], &[], at(0)).candidates.len(), 2, "there is room again");
 }
 
 #[test]
@@ -251,16 +286,16 @@ fn while_others_wait_only_room_counts() {
         patience: Duration::from_secs(1),
     };
     let place = pool.pool.line().enter(ticket, None, &QueueSettings::default(), at(0)).unwrap();
-    assert_eq!(indices(&candidates(&pool, &[], &[], at(0)).candidates), [1]);
+    assert_eq!(indices(&candidates(&pool, &Query::default(), &[], &[], at(0)).candidates), [1]);
     drop(place);
-    assert_eq!(indices(&candidates(&pool, &[], &[], at(0)).candidates), [0, 1]);
+    assert_eq!(indices(&candidates(&pool, &Query::default(), &[], &[], at(0)).candidates), [0, 1]);
 }
 
 #[test]
 fn what_was_not_tried_is_waited_for_and_no_rule_gives_way() {
     let (mut pool, _requests) = loaded(&[3, 0, 0]);
     pool.backends[2].health = Health::Unhealthy;
-    let filtered = candidates(&pool, &[], &[1], at(0));
+    let filtered = candidates(&pool, &Query::default(), &[], &[1], at(0));
     assert!(filtered.candidates.is_empty(), "neither the one that was tried nor the unhealthy one");
     assert_eq!((indices(&filtered.full), filtered.pass), (vec![0], Pass::Normal));
 }
@@ -268,12 +303,18 @@ fn what_was_not_tried_is_waited_for_and_no_rule_gives_way() {
 #[test]
 fn the_outlook_is_that_of_the_warmest_backend() {
     let (pool, _requests) = loaded(&[3, 3]);
-    let filtered = candidates(&pool, &[100, 900], &[], at(0));
+    let filtered = candidates(&pool, &Query::default(), &[100, 900], &[], at(0));
     let query = Query { prompt_tokens: 1_000, ..Query::default() };
     let outlook = Outlook::of(&pool.policy.cost, &pool.limits, &query, &filtered.full, at(0));
     let rate = filtered.full[0].rate;
     assert_eq!((outlook.warmest, outlook.work), (Some(1), 100.0));
     assert!((outlook.ttft.as_secs_f64() - 1_600.0 / rate).abs() < 1e-9, "1,500 tokens pending and 100 of its own");
-    let cold = Outlook::of(&pool.policy.cost, &pool.limits, &query, &candidates(&pool, &[], &[], at(0)).full, at(0));
+    let cold = Outlook::of(
+        &pool.policy.cost,
+        &pool.limits,
+        &query,
+        &candidates(&pool, &Query::default(), &[], &[], at(0)).full,
+        at(0),
+    );
     assert_eq!((cold.warmest, cold.work), (None, 1_000.0));
 }

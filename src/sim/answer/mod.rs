@@ -21,6 +21,9 @@ const FINGERPRINT: &str = "vllm-0.32.0-simulated";
 /// The text of the error that a dead engine core leaves behind.
 pub(super) const CORE_DIED: &str = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
 
+/// The text of the error with which an engine that was told to stop turns down all but completions.
+pub(super) const STOPPING: &str = "cannot schedule new futures after shutdown";
+
 /// The tokens of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
@@ -49,6 +52,8 @@ pub(super) struct Answer {
     pub(super) text: String,
     /// Whether the text ends because the request's limit was reached.
     pub(super) is_cut: bool,
+    /// Whether the engine has given it up.
+    pub(super) is_aborted: bool,
     /// Whether a stream ends with its usage.
     pub(super) includes_usage: bool,
     /// What was counted; known when the request is admitted.
@@ -111,6 +116,13 @@ impl Answer {
         }
     }
 
+    /// Gives it up before its first token.
+    pub(super) fn abort(&mut self) {
+        self.is_aborted = true;
+        self.text.clear();
+        self.usage.output_tokens = 0;
+    }
+
     /// The events with which a stream ends when the engine's core dies.
     pub(super) fn core_died(events: &mut Vec<String>) {
         events.push(format!(
@@ -128,13 +140,17 @@ impl Answer {
     }
 
     fn finish_reason(&self) -> &'static str {
-        if self.is_cut { "length" } else { "stop" }
+        match (self.is_aborted, self.is_cut) {
+            (true, _) => "abort",
+            (false, true) => "length",
+            (false, false) => "stop",
+        }
     }
 }
 
 /// What ends an event.
 const END: &str = "\n\n";
-const DONE: &str = "data: [DONE]\n\n";
+pub(super) const DONE: &str = "data: [DONE]\n\n";
 
 /// `text` as a JSON string.
 pub(super) fn quote(text: &str) -> String {
@@ -153,6 +169,7 @@ mod tests {
             model: quote("tiny \"llama\""),
             text: words::write(1, 3),
             is_cut: true,
+            is_aborted: false,
             includes_usage: true,
             usage: Usage { prompt_tokens: 48, cached_tokens: 32, created_cache_tokens: 16, output_tokens: 3 },
         }

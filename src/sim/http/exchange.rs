@@ -48,7 +48,10 @@ impl Exchange<'_> {
     /// A request that carries a prompt.
     async fn prompt(mut self, endpoint: Endpoint) -> Result<After> {
         let in_flight = self.process.begin();
-        let fault = self.shared.strike(|faults| faults.strike_request());
+        let fault = match self.shared.is_stopping() {
+            true => Some(Fault::Sigterm),
+            false => self.shared.strike(|faults| faults.strike_request()),
+        };
         match &fault {
             Some(Fault::ResetBeforeBody) => {
                 in_flight.end(Outcome::Faulted);

@@ -7,7 +7,7 @@ use super::connection::After;
 use super::exchange::{self, Exchange, busy};
 use super::plan::{self, Plan, Planned};
 use super::reply::{self, Reply};
-use crate::sim::answer::{self, Answer, CORE_DIED, Usage};
+use crate::sim::answer::{self, Answer, CORE_DIED, STOPPING, Usage};
 use crate::sim::driver::Ticket;
 use crate::sim::endpoint::Endpoint;
 use crate::sim::engine::{Rejected, Request};
@@ -44,6 +44,9 @@ pub(super) async fn run(
             }
             return exchange.hang().await;
         }
+        Ok(Plan::Engine(planned)) if fault == Some(Fault::Sigterm) => {
+            return give_up(exchange, *planned, in_flight).await;
+        }
         Ok(Plan::Engine(planned)) => match exchange.process.driver.submit(planned.request.clone()) {
             Ok(ticket) => return generate(exchange, *planned, ticket, fault, in_flight).await,
             Err(Rejected::QueueFull) => busy(endpoint),
@@ -54,6 +57,25 @@ pub(super) async fn run(
     };
     exchange.send(reply).await?;
     in_flight.end(Outcome::Rejected);
+    Ok(After::Reuse)
+}
+
+/// Answers as an engine does that was told to stop.
+async fn give_up(mut exchange: Exchange<'_>, planned: Planned, in_flight: InFlight) -> Result<After> {
+    let mut answer = planned.answer;
+    match answer.endpoint {
+        Endpoint::Completions if planned.is_streamed => {
+            reply::open_stream(exchange.session, &exchange.marks).await?;
+            exchange.session.write_body(answer::DONE.as_bytes()).await?;
+            exchange.session.finish_body().await?;
+        }
+        Endpoint::Completions => {
+            answer.abort();
+            exchange.send(Reply::json(answer.plain())).await?;
+        }
+        endpoint => exchange.send(Reply::error(endpoint, 500, "InternalServerError", STOPPING, None)).await?,
+    }
+    in_flight.end(Outcome::Faulted);
     Ok(After::Reuse)
 }
 

@@ -113,6 +113,7 @@ async fn lay_out(exchange: &Exchange<'_>, endpoint: Endpoint, prompt: &Prompt, b
         model: answer::quote(model),
         text,
         is_cut: wanted.is_some(),
+        is_aborted: false,
         includes_usage: prompt.includes_usage(),
         usage: Usage { prompt_tokens, output_tokens, ..Usage::default() },
     };

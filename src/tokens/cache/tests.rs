@@ -4,7 +4,7 @@ use super::*;
 fn the_oldest_go_when_there_is_no_room() {
     let cache = TextCache::new(3 * (ENTRY_BYTES + 40));
     let ids: Ids = Arc::from([7_u32; 10].as_slice());
-    let keys: Vec<Key> = ["a", "b", "c", "d"].map(|text| cache.key(text)).to_vec();
+    let keys: Vec<Key> = [b"a", b"b", b"c", b"d"].map(|text| cache.key(text)).to_vec();
     for key in &keys[..3] {
         cache.put_ids(*key, ids.clone());
     }
@@ -18,7 +18,7 @@ fn the_oldest_go_when_there_is_no_room() {
 #[test]
 fn what_can_never_fit_is_not_kept() {
     let cache = TextCache::new(ENTRY_BYTES);
-    let key = cache.key("a");
+    let key = cache.key(b"a");
     cache.put_ids(key, Arc::from([1_u32].as_slice()));
     assert_eq!((cache.ids(key), cache.bytes()), (None, 0));
 }
@@ -27,7 +27,7 @@ fn what_can_never_fit_is_not_kept() {
 fn an_entry_that_comes_again_counts_once() {
     let cache = TextCache::new(1 << 20);
     for _ in 0..3 {
-        cache.put_ids(cache.key("a"), Arc::from([1_u32, 2].as_slice()));
+        cache.put_ids(cache.key(b"a"), Arc::from([1_u32, 2].as_slice()));
     }
     assert_eq!(cache.bytes(), ENTRY_BYTES + 8);
 }
@@ -63,16 +63,19 @@ fn one_that_only_begins_alike_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_cut_is_known_if_all_that_decided_it_is_there_again() {
+fn a_segment_is_known_if_all_that_decided_its_end_is_there_again() {
     let cache = TextCache::new(1 << 20);
-    let key = cache.key("begin and");
-    cache.put_cut(b"begin and <end>", 5, 9, 3, key);
-    assert_eq!(cache.cut(b"begin and <e?", 5, 3), Some((9, key)));
+    let segment = Segment { key: cache.key(b"begin and"), ids: Arc::from([7_u32; 10].as_slice()) };
+    cache.put_segment(b"begin and <end>", 5, 9, 3, segment.clone());
+    assert_eq!(cache.bytes(), ENTRY_BYTES + 40);
+    assert_eq!(cache.cut(b"begin and <e?", 5, 3), Some((9, segment.clone())));
     assert_eq!(cache.cut(b"begin and <?", 5, 3), None, "another text behind it");
     assert_eq!(cache.cut(b"begin and <", 5, 3), None, "too little behind it");
     assert_eq!(cache.cut(b"begin or <end>", 5, 3), None, "another segment");
-    cache.put_cut(b"other and <e", 5, 9, 4, key);
+    assert_eq!(cache.ids(segment.key), None, "it is kept once");
+    cache.put_segment(b"other and <e", 5, 9, 4, segment.clone());
     assert_eq!(cache.cut(b"other and <e", 5, 4), None, "it was at the text's end");
+    assert_eq!(cache.ids(segment.key), Some(segment.ids), "so it is known by its text only");
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn messages_and_ids_share_the_room() {
     let (json, value) = message(&"x".repeat(800));
     cache.put_message(json.as_bytes(), &value);
     assert!(cache.bytes() > ENTRY_BYTES + 800, "its text and more: {}", cache.bytes());
-    let key = cache.key("a");
+    let key = cache.key(b"a");
     cache.put_ids(key, Arc::from([7_u32; 200].as_slice()));
     assert_eq!(cache.message(json.as_bytes()), None, "it had to go");
     assert_eq!((cache.ids(key).map(|ids| ids.len()), cache.bytes()), (Some(200), ENTRY_BYTES + 800));

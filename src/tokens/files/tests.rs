@@ -8,7 +8,9 @@ use super::*;
 use crate::request::Endpoint;
 
 fn ids(tokenizer: &Tokenizer, endpoint: Endpoint, body: &Value) -> Vec<u32> {
-    tokenizer.prompts(endpoint, body.to_string().as_bytes(), SystemTime::UNIX_EPOCH).unwrap().prompts.remove(0)
+    tokenizer.prompts(endpoint, body.to_string().as_bytes(), SystemTime::UNIX_EPOCH).unwrap().prompts[0]
+        .iter()
+        .collect()
 }
 
 fn completion(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {

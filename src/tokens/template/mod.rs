@@ -7,6 +7,7 @@ mod content;
 mod dates;
 mod python;
 mod repr;
+mod sums;
 mod tags;
 
 use std::io;
@@ -69,7 +70,7 @@ impl ChatTemplates {
         let mut environment = python::environment();
         environment.set_fuel(Some(FUEL));
         let mut add = |name, source: &str| {
-            let added = environment.add_template_owned(name, tags::without_generation(source));
+            let added = environment.add_template_owned(name, sums::taken_apart(&tags::without_generation(source)));
             added.map_err(|error| (error, sources.path.clone()))?;
             Ok(ChatTemplate::new(name, source))
         };
@@ -84,11 +85,11 @@ impl ChatTemplates {
         Ok(templates)
     }
 
-    /// The prompt of a chat.
+    /// The prompt of a chat, in UTF-8: as minijinja has only texts, that is not looked at again.
     ///
     /// # Errors
     /// [`NotTokenized`] if the template raises an error or goes beyond its bounds.
-    pub(super) fn render(&self, chat: &Chat, now: SystemTime, stop: &Stop) -> Result<String, NotTokenized> {
+    pub(super) fn render(&self, chat: &Chat, now: SystemTime, stop: &Stop) -> Result<Vec<u8>, NotTokenized> {
         let tools = chat.variable("tools");
         let template = self.tool_use.as_ref().filter(|_| tools.is_some()).unwrap_or(&self.default);
         let mut messages = chat.messages(template.content_format, template.has_developer_role, self.merges_system)?;
@@ -106,17 +107,17 @@ impl ChatTemplates {
         stop.check()?;
         let rendered = self.run(template, json::object(variables), chat.body_bytes)?;
         match continued {
-            Some(text) => cut_at_tag(&rendered, &text),
+            Some(text) => cut_at_tag(str::from_utf8(&rendered).map_err(|_| NotTokenized::Failed)?, &text),
             None => Ok(rendered),
         }
     }
 
     /// Runs it, with room for about so many bytes.
-    fn run(&self, template: &ChatTemplate, variables: Value, room: usize) -> Result<String, NotTokenized> {
+    fn run(&self, template: &ChatTemplate, variables: Value, room: usize) -> Result<Vec<u8>, NotTokenized> {
         let template = self.environment.get_template(template.name).map_err(|_| NotTokenized::Failed)?;
         let mut output = Output(Vec::with_capacity(room.min(MAX_RENDERED_BYTES)));
         match template.render_captured_to(variables, &mut output) {
-            Ok(_) => String::from_utf8(output.0).map_err(|_| NotTokenized::Failed),
+            Ok(_) => Ok(output.0),
             Err(error) => Err(why(&error)),
         }
     }
@@ -168,14 +169,14 @@ fn mark_part(content: &Value) -> Result<(String, Value), NotTokenized> {
 }
 
 /// What was rendered up to the tag. Where the template trimmed the tag's space, it is taken to trim messages.
-fn cut_at_tag(rendered: &str, text: &str) -> Result<String, NotTokenized> {
+fn cut_at_tag(rendered: &str, text: &str) -> Result<Vec<u8>, NotTokenized> {
     if !rendered.contains(python::strip(text)) {
         return Err(NotTokenized::Refused);
     }
     let tag = rendered.rfind(CONTINUE_TAG.trim_end()).ok_or(NotTokenized::Refused)?;
     let before = &rendered[..tag];
     let keeps_space = rendered[tag..].starts_with(CONTINUE_TAG);
-    Ok(if keeps_space { before } else { before.trim_end_matches(python::is_space) }.to_owned())
+    Ok(if keeps_space { before } else { before.trim_end_matches(python::is_space) }.as_bytes().to_vec())
 }
 
 fn why(error: &minijinja::Error) -> NotTokenized {

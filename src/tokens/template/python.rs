@@ -8,6 +8,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value}
 use minijinja_contrib::pycompat;
 
 use super::repr::{self, JsonForm};
+use super::sums;
 
 /// The environment of transformers, but for what depends on the request.
 pub(super) fn environment() -> Environment<'static> {
@@ -20,6 +21,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_filter("tojson", tojson);
     environment.add_filter("trim", trim);
     environment.add_filter("indent", indented);
+    environment.add_filter(sums::TEXT_FILTER, sums::text);
     for name in ["safe", "escape", "e"] {
         environment.add_filter(name, marked);
     }

@@ -1,0 +1,195 @@
+//! Cutting a connection to a backend from outside Pingora, which has it and lends it to nobody.
+//!
+//! A [`Line`] is told when its connection is made (`connected_to_upstream` gives the descriptor) and before it is closed
+//! (Pingora's `Tracing`). In between, and only then, the descriptor is this connection's, so it can be shut down by number:
+//! both sides take the line's lock, and a number that was given away again is never touched. Shutting down, unlike
+//! closing, leaves the descriptor to Pingora, which reads an end of the stream and cleans up.
+//!
+//! Connections are kept and used again, so [`Lines`] finds a line by its descriptor, and a [`Grip`] is void as soon as
+//! another attempt has got the connection.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Weak};
+
+use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
+use parking_lot::Mutex;
+use pingora_core::upstreams::peer::{Tracer, Tracing};
+
+use super::relay::Relay;
+
+/// The connections to backends that are open, by their descriptors.
+#[derive(Debug, Default)]
+pub(in crate::proxy) struct Lines {
+    open: Mutex<HashMap<RawFd, Arc<Line>>>,
+}
+
+/// One connection to a backend, before it is made and until it is closed.
+#[derive(Debug)]
+pub(in crate::proxy) struct Line {
+    lines: Weak<Lines>,
+    state: Mutex<LineState>,
+}
+
+#[derive(Debug, Default)]
+struct LineState {
+    /// While it is open.
+    descriptor: Option<RawFd>,
+    /// Attempts that have had it.
+    attempts: u64,
+}
+
+/// An attempt's hold on what it has for a connection.
+#[derive(Debug)]
+pub(in crate::proxy) enum Grip {
+    /// A connection, for as long as it is this attempt's.
+    Line {
+        /// That of the connection.
+        line: Arc<Line>,
+        /// Its number among those that have had the connection.
+        attempt: u64,
+    },
+    /// A relay, which nobody else has.
+    Relay(Arc<Relay>),
+}
+
+/// What Pingora keeps with the connection.
+#[derive(Debug)]
+struct Tap(Arc<Line>);
+
+// === impl Lines ===
+
+impl Lines {
+    /// A line for a connection that may be made.
+    pub(in crate::proxy) fn line(self: &Arc<Self>) -> Arc<Line> {
+        Arc::new(Line { lines: Arc::downgrade(self), state: Mutex::default() })
+    }
+
+    /// An attempt has a connection: the one that `fresh` was made for, or one that was kept.
+    pub(in crate::proxy) fn grip(&self, fresh: Arc<Line>, is_reused: bool, descriptor: RawFd) -> Option<Grip> {
+        let line = if is_reused {
+            Arc::clone(self.open.lock().get(&descriptor)?)
+        } else {
+            self.open.lock().insert(descriptor, Arc::clone(&fresh));
+            fresh
+        };
+        let mut state = line.state.lock();
+        state.descriptor = Some(descriptor);
+        state.attempts += 1;
+        let attempt = state.attempts;
+        drop(state);
+        Some(Grip::Line { line, attempt })
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    /// What tells this line of its connection's end.
+    pub(in crate::proxy) fn tracer(self: &Arc<Self>) -> Tracer {
+        Tracer(Box::new(Tap(Arc::clone(self))))
+    }
+
+    /// Uses the descriptor while it is certain to be this attempt's.
+    fn with<R>(&self, attempt: u64, with: impl FnOnce(RawFd) -> R) -> Option<R> {
+        let state = self.state.lock();
+        let descriptor = state.descriptor.filter(|_| state.attempts == attempt)?;
+        Some(with(descriptor))
+    }
+
+    fn close(&self) {
+        let descriptor = self.state.lock().descriptor.take();
+        if let (Some(descriptor), Some(lines)) = (descriptor, self.lines.upgrade()) {
+            lines.open.lock().remove(&descriptor);
+        }
+    }
+}
+
+// === impl Grip ===
+
+impl Grip {
+    /// Whether bytes have come that nobody has read yet: then it is not the backend who is silent.
+    pub(super) fn has_unread(&self) -> bool {
+        let is_there =
+            |descriptor| recv(descriptor, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok_and(|n| n > 0);
+        match self {
+            Self::Line { line, attempt } => line.with(*attempt, is_there).unwrap_or(false),
+            Self::Relay(relay) => relay.has_unread(),
+        }
+    }
+
+    /// Ends the connection, if this attempt still has it.
+    pub(super) fn cut(&self) {
+        let end = |descriptor| shutdown(descriptor, Shutdown::Both);
+        match self {
+            Self::Line { line, attempt } => {
+                if let Some(Err(error)) = line.with(*attempt, end) {
+                    log::debug!("a connection had ended before it was cut: {error}");
+                }
+            }
+            Self::Relay(relay) => relay.cut(),
+        }
+    }
+}
+
+// === impl Tap ===
+
+impl Tracing for Tap {
+    // The descriptor is not known yet; `Lines::grip` is told.
+    fn on_connected(&self) {}
+
+    // Before the descriptor is closed.
+    fn on_disconnected(&self) {
+        self.0.close();
+    }
+
+    fn boxed_clone(&self) -> Box<dyn Tracing> {
+        Box::new(Self(Arc::clone(&self.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn connection() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn the_attempt_that_has_a_connection_can_cut_it() {
+        let ((mut near, mut far), lines) = (connection(), Arc::new(Lines::default()));
+        let line = lines.line();
+        let first = lines.grip(Arc::clone(&line), false, near.as_raw_fd()).unwrap();
+        far.write_all(b"x").unwrap();
+        near.peek(&mut [0]).unwrap();
+        assert!(first.has_unread(), "a byte waits");
+        let second = lines.grip(lines.line(), true, near.as_raw_fd()).unwrap();
+        first.cut();
+        near.read_exact(&mut [0]).unwrap();
+        near.write_all(b"y").expect("the connection has gone over to the second attempt");
+        assert!(!second.has_unread());
+        second.cut();
+        assert_eq!(near.read(&mut [0]).unwrap(), 0, "both ends see the end");
+        far.read_exact(&mut [0]).unwrap();
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_descriptor_that_was_given_away_again_is_not_touched() {
+        let ((near, _far), lines) = (connection(), Arc::new(Lines::default()));
+        let line = lines.line();
+        let grip = lines.grip(Arc::clone(&line), false, near.as_raw_fd()).unwrap();
+        line.tracer().0.on_disconnected();
+        grip.cut();
+        (&near).write_all(b"y").expect("whoever has the number now keeps the connection");
+        assert!(lines.open.lock().is_empty(), "nothing is kept of it");
+        assert!(lines.grip(lines.line(), true, near.as_raw_fd()).is_none());
+    }
+}
