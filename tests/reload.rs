@@ -523,3 +523,21 @@ async fn a_higher_limit_lets_those_go_that_wait_and_a_pool_that_is_gone_has_nobo
     engine.finish();
     drop((first, second));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_of_a_whole_request_ends_its_wait() {
+    let engine = Engine::up("kept-busy");
+    engine.set_answer(Answer::Gated);
+    let before = Settings::new([&engine]).policy("round_robin, max_in_flight: 1");
+    let after = Settings { timeouts: "{total: 500ms}".into(), ..before.clone() };
+    let proxy = Proxy::with(&before, &[&engine]).await;
+    // It keeps the limits that it has begun with.
+    let (held, _) = open_stream(proxy.address(), &streamed("held")).await;
+    proxy.apply(&after).await;
+    let reply = proxy.chat(&chat("waiting")).await;
+    assert_eq!(reply.status, 504, "{}", reply.body);
+    assert!(reply.body.contains("total_timeout"), "{}", reply.body);
+    assert_eq!(engine.posts(), 1, "it was sent nowhere");
+    engine.finish();
+    drop(held);
+}

@@ -45,6 +45,8 @@ enum Look {
 struct Full {
     outlook: Outlook,
     wants: Wants,
+    /// The deadline of the drain of the only backend that will do: from then on others have to.
+    lapses: Option<Moment>,
 }
 
 /// How waiting ended, other than with a turn.
@@ -54,6 +56,8 @@ enum Woken {
     Again,
     /// It is time for a sign of life.
     KeepAlive,
+    /// It is too late for the only backend that would have done.
+    Lapsed,
     TimedOut,
     Gone(Box<Error>),
 }
@@ -63,12 +67,25 @@ enum Woken {
 /// # Errors
 /// Refused, as the context then says why; or the client left.
 pub(super) async fn find(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<Found> {
+    loop {
+        if let Some(found) = look_or_wait(state, session, ctx).await? {
+            return Ok(found);
+        }
+        // It takes a new place, as one that can go anywhere.
+        if let Some(route) = &mut ctx.route {
+            route.renew(&state.snapshot.load_full(), &mut ctx.tried);
+        }
+    }
+}
+
+/// None if the request has left the line because it no longer waits for one backend only.
+async fn look_or_wait(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<Option<Found>> {
     let Some(route) = &ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
     let line = Arc::clone(route.pool().pool.line());
     let seat = line.seat();
     let look = if seat.is_taken { survey(state, route, &ctx.tried) } else { look(state, route, &ctx.tried) };
     let full = match look {
-        Look::Found(found) => return Ok(*found),
+        Look::Found(found) => return Ok(Some(*found)),
         Look::Full(full) => full,
         Look::None => return Err(none(ctx)),
     };
@@ -113,24 +130,27 @@ async fn wait(
     place: Place,
     full: Full,
     until: Moment,
-) -> Result<Found> {
-    let mut full = full;
+) -> Result<Option<Found>> {
+    let (mut full, was_bound) = (full, is_bound(full.wants));
     let interval = ctx.route.as_ref().and_then(|route| keep_alive::interval(session, route));
     let mut due = interval.map(|interval| time::now() + interval);
     loop {
-        match woken(session, &place, full.outlook.look_again, due, until).await {
+        match woken(session, &place, &full, due, until).await {
             Woken::Turn(Turn::Look) => match look_anew(state, ctx) {
                 Look::Found(found) => {
                     place.served();
-                    return Ok(*found);
+                    return Ok(Some(*found));
                 }
                 Look::Full(still) => {
                     // Where it may not go there can be room for others.
-                    let is_restricted = matches!(still.wants, Wants::Only(_)) || !ctx.tried.is_empty();
+                    let is_restricted = is_bound(still.wants) || !ctx.tried.is_empty();
                     if is_restricted {
                         place.found_none_for_itself()
                     } else {
                         place.found_none()
+                    }
+                    if was_bound && !is_bound(still.wants) {
+                        return Ok(None);
                     }
                     full = still;
                 }
@@ -145,6 +165,7 @@ async fn wait(
                 due = interval.map(|interval| time::now() + interval);
             }
             Woken::Turn(Turn::Displaced) => return Err(give_up(state, ctx, Refusal::Displaced)),
+            Woken::Lapsed => return Ok(None),
             Woken::TimedOut if ctx.end().is_some_and(|end| end <= time::now()) => {
                 return Err(attend::give_up(state, ctx));
             }
@@ -154,13 +175,7 @@ async fn wait(
     }
 }
 
-async fn woken(
-    session: &mut Session,
-    place: &Place,
-    look_again: Option<Moment>,
-    keep_alive: Option<Moment>,
-    until: Moment,
-) -> Woken {
+async fn woken(session: &mut Session, place: &Place, full: &Full, keep_alive: Option<Moment>, until: Moment) -> Woken {
     let now = time::now();
     let at = async |moment: Option<Moment>| match moment {
         Some(moment) => sleep(moment.since(now)).await,
@@ -178,7 +193,8 @@ async fn woken(
         error = gone => Woken::Gone(error),
         turn = place.turn() => Woken::Turn(turn),
         () = sleep(until.since(now)) => Woken::TimedOut,
-        () = at(look_again) => Woken::Again,
+        () = at(full.lapses) => Woken::Lapsed,
+        () = at(full.outlook.look_again) => Woken::Again,
         () = at(keep_alive) => Woken::KeepAlive,
     }
 }
@@ -221,7 +237,12 @@ fn of_full(route: &Route, tried: &[usize], full: &[Candidate], now: Moment) -> F
         (None, Some(warmest)) => Wants::Rather(identity(pool, warmest)),
         (None, None) => Wants::Any,
     };
-    Full { outlook, wants }
+    let drain = only.and_then(|only| pool.backends[only].drain.as_ref());
+    Full { outlook, wants, lapses: drain.map(|drain| drain.deadline()) }
+}
+
+fn is_bound(wants: Wants) -> bool {
+    matches!(wants, Wants::Only(_))
 }
 
 fn identity(pool: &PoolSnapshot, index: usize) -> u64 {

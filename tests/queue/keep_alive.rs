@@ -49,6 +49,19 @@ impl Stage {
                         exchange.body().await?;
                         return exchange.respond(500, "").await;
                     }
+                    "whole" => {
+                        exchange.body().await?;
+                        return exchange.respond(200, "{\"choices\":[{\"text\":\"a\"}]}").await;
+                    }
+                    "half" => {
+                        exchange.body().await?;
+                        exchange.raw(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 100\r\n\r\n{\"error\"").await?;
+                        return exchange.reset();
+                    }
+                    "given up" => {
+                        exchange.begin_stream().await?;
+                        return exchange.end_stream().await;
+                    }
                     "broken" => {
                         exchange.body().await?;
                         return exchange.reset();
@@ -102,7 +115,10 @@ async fn events(client: &mut Client) -> Vec<String> {
         bytes.extend_from_slice(&chunk);
     }
     let text = String::from_utf8(bytes).unwrap();
-    text.split_terminator("\n\n").filter_map(|event| event.strip_prefix("data: ")).map(str::to_owned).collect()
+    text.split_terminator("\n\n")
+        .filter_map(|event| event.trim_start().strip_prefix("data: "))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn error_code(event: &str) -> String {
@@ -160,12 +176,63 @@ async fn an_error_of_the_engine_is_an_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_attempt_is_an_event() {
+async fn an_attempt_without_an_answer_is_an_event() {
+    for (kind, code) in [("broken", "upstream_failed"), ("given up", "upstream_failed"), ("half", "upstream_broke_off")]
+    {
+        let stage = Stage::start("").await;
+        let mut client = stage.kept_alive(kind).await;
+        let events = stage.rest(&mut client).await;
+        assert_eq!(events.iter().map(|event| error_code(event)).collect::<Vec<_>>(), [code], "{kind}");
+        stage.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_in_one_piece_is_an_event() {
     let stage = Stage::start("").await;
-    let mut client = stage.kept_alive("broken").await;
-    let events = stage.rest(&mut client).await;
-    assert_eq!(events.iter().map(|event| error_code(event)).collect::<Vec<_>>(), ["upstream_failed"]);
+    let mut client = stage.kept_alive("whole").await;
+    assert_eq!(stage.rest(&mut client).await, ["{\"choices\":[{\"text\":\"a\"}]}"]);
     stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_engine_gives_up_on_an_opened_stream_is_served_by_another() {
+    let go_on = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&go_on);
+    let fleet = Fleet::start(2, move |exchange: &mut Exchange| {
+        let gate = Arc::clone(&gate);
+        Box::pin(async move {
+            if exchange.head.header("x-kind") == Some("held") {
+                gate.acquire().await.unwrap().forget();
+                exchange.body().await?;
+                return exchange.respond(200, "{\"held\":true}").await;
+            }
+            exchange.begin_stream().await?;
+            if exchange.attempt > 1 {
+                exchange.event("{\"choices\":[{\"text\":\"a\"}]}").await?;
+            }
+            exchange.end_stream().await
+        })
+    })
+    .await;
+    let setup = Setup::new().pool("p", &fleet, &format!("policy: round_robin, {KEYS}}}"));
+    let proxy = setup.section("retry", "max_attempts: 2, budget: 1.0").start().await;
+    let bench = Bench { fleet, proxy, answers: go_on };
+    let held = [bench.ask("held", "x-kind: held\r\n"), bench.ask("held too", "x-kind: held\r\n")];
+    bench.until_received(2).await;
+    let mut client = Client::connect(bench.proxy.http).await;
+    client.send("POST", CHAT, "", &streamed_chat("waiting")).await;
+    assert_eq!(client.head().await.unwrap().second_word(), "200");
+    assert_eq!(client.event().await.unwrap().as_deref(), Some(": waiting\n\n"));
+    bench.answer(2);
+    assert_eq!(events(&mut client).await, ["{\"choices\":[{\"text\":\"a\"}]}", "[DONE]"]);
+    let received = bench.fleet.received();
+    assert_ne!(received[2].backend, received[3].backend, "one gave it up, the other has served it");
+    assert_eq!(bench.proxy.metric("retries_total", "cause=\"aborted\"").await, 1.0);
+    for asked in held {
+        asked.served().await;
+    }
+    bench.proxy.let_go().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,10 +9,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod callers;
 mod engine;
 mod goodput;
 mod hedging;
 mod keep_alive;
+mod limits;
 mod order;
 mod refusals;
 mod waits;
