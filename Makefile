@@ -3,10 +3,12 @@
 SHELL := /bin/sh
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-lint demo test lint bench quality
+.PHONY: help setup setup-lint demo test soak lint bench quality
 
 ARGS ?=
 TRACE ?=
+SOAK_SECONDS ?= 3600
+SOAK_SEED ?= 1
 HAVE_BENCHES := $(wildcard benches/*.rs)
 
 help: ## list the targets
@@ -26,6 +28,9 @@ test: setup ## run all tests, and the benchmarks once each
 ifneq ($(HAVE_BENCHES),)
 	cargo test --locked --bench '*'
 endif
+
+soak: setup ## faults at random under load for SOAK_SECONDS (an hour); SOAK_SEED repeats a run
+	SOAK_SECONDS=$(SOAK_SECONDS) SOAK_SEED=$(SOAK_SEED) cargo test --locked --test faults -- --ignored --exact soak::soak --nocapture
 
 lint: setup-lint ## check format, clippy, documentation, benchmarks and dependencies
 	cargo fmt --check

@@ -77,10 +77,19 @@ impl ByteBudget {
             Ok(Ok(more)) => more,
             _ => return Err(NoRoom),
         };
-        match &mut held.permit {
-            Some(permit) => permit.merge(more),
-            empty => *empty = Some(more),
-        }
+        held.take(more);
+        Ok(())
+    }
+
+    /// The same without a wait.
+    ///
+    /// # Errors
+    /// [`NoRoom`] if there is none at once.
+    pub fn reserve_now(&self, held: &mut Reservation, bytes: usize) -> Result<(), NoRoom> {
+        self.settle();
+        let permits = u32::try_from(units(bytes)).map_err(|_| NoRoom)?;
+        let more = Arc::clone(&self.room).try_acquire_many_owned(permits).map_err(|_| NoRoom)?;
+        held.take(more);
         Ok(())
     }
 
@@ -91,6 +100,17 @@ impl ByteBudget {
             size.owed -= self.room.forget_permits(size.owed);
         }
         size.units
+    }
+}
+
+// === impl Reservation ===
+
+impl Reservation {
+    fn take(&mut self, more: OwnedSemaphorePermit) {
+        match &mut self.permit {
+            Some(permit) => permit.merge(more),
+            empty => *empty = Some(more),
+        }
     }
 }
 
@@ -115,6 +135,8 @@ mod tests {
 
         drop(first);
         budget.reserve(&mut second, 4 * UNIT_BYTES, Duration::from_secs(5)).await.unwrap();
+        assert_eq!(budget.reserve_now(&mut second, 7 * UNIT_BYTES), Err(NoRoom));
+        budget.reserve_now(&mut second, 6 * UNIT_BYTES).unwrap();
         drop(second);
         assert_eq!(budget.used_bytes(), 0, "every reservation was dropped");
     }

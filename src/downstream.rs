@@ -6,9 +6,21 @@
 //!
 //! A header can also be written from where nothing can be waited for ([`write_header_now`]): the stream then takes it
 //! whole, and sends it ahead of what follows.
+//!
+//! What a client sends is looked at here before Pingora sees it, so that it is within its limits and means to everyone
+//! what it means here: [`entrance`] over HTTP/1, [`flow`] over HTTP/2.
+
+mod chunks;
+mod entrance;
+mod fault;
+mod flow;
+mod frames;
+mod header;
 
 use std::any::Any;
+use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,6 +31,7 @@ use bytes::{Buf, BytesMut};
 use http::header::DATE;
 use memchr::memmem;
 use parking_lot::Mutex;
+use pingora_core::protocols::http::server::Session as HttpSession;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::{ALPN, SslDigest, TlsRef};
 use pingora_core::protocols::{
@@ -30,18 +43,38 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
+use crate::state::State;
+use entrance::Http1;
+pub(crate) use fault::{Fault, Faults};
+use flow::Http2;
+
 const LINE_END: &[u8] = b"\r\n";
 
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Downstream {
     io: Box<dyn IO>,
+    entrance: Entrance,
     /// The engine's `Date` line for the response header that is written next.
     date_line: Mutex<Option<Vec<u8>>>,
     /// A changed header, until the connection has taken it.
     held: BytesMut,
     /// Whether everything is taken and nothing sent. Written and read by the one task that has the connection.
     is_corked: AtomicBool,
+}
+
+/// What is spoken on a connection, and how its bytes are looked at.
+enum Entrance {
+    Http1(Box<Http1>),
+    Http2(Box<Http2>),
+}
+
+/// What is wrong with the message that `session` stands for, if it was refused on its way in.
+pub(crate) fn fault(session: &HttpSession) -> Option<Fault> {
+    match &below(session)?.entrance {
+        Entrance::Http1(http1) => http1.fault(),
+        Entrance::Http2(_) => None,
+    }
 }
 
 /// Keeps the `Date` that `header` came with, for the client of `session`. Without one, Pingora's stays.
@@ -76,8 +109,12 @@ fn cork(session: &Session, is_corked: bool) {
 
 /// The stream below `session`; none over HTTP/2.
 fn of(session: &Session) -> Option<&Downstream> {
+    below(session.as_downstream())
+}
+
+fn below(session: &HttpSession) -> Option<&Downstream> {
     // The box is what has to be looked into, not the box itself, which is a stream too.
-    let stream: &dyn Any = session.as_downstream().stream()?.as_ref().as_any();
+    let stream: &dyn Any = session.stream()?.as_ref().as_any();
     stream.downcast_ref()
 }
 
@@ -97,9 +134,13 @@ fn with_date(header: &[u8], date_line: &[u8]) -> Option<BytesMut> {
 // === impl Downstream ===
 
 impl Downstream {
-    /// Wraps the connection `io`.
-    pub(crate) fn new(io: Box<dyn IO>) -> Self {
-        Self { io, date_line: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
+    /// Wraps the connection `io` with `peer`, on which HTTP/2 is spoken or HTTP/1.
+    pub(crate) fn new(io: Box<dyn IO>, state: Arc<State>, peer: SocketAddr, is_h2: bool) -> Self {
+        let entrance = match is_h2 {
+            true => Entrance::Http2(Box::new(Http2::new(state, peer))),
+            false => Entrance::Http1(Box::new(Http1::new(state, peer))),
+        };
+        Self { io, entrance, date_line: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
     }
 
     /// Writes what is held.
@@ -133,9 +174,22 @@ impl Downstream {
     }
 }
 
+impl fmt::Debug for Entrance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http1(_) => "Http1",
+            Self::Http2(_) => "Http2",
+        })
+    }
+}
+
 impl AsyncRead for Downstream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let Self { io, entrance, .. } = &mut *self;
+        match entrance {
+            Entrance::Http1(http1) => http1.poll_read(io, cx, buf),
+            Entrance::Http2(http2) => http2.poll_read(io, cx, buf),
+        }
     }
 }
 
@@ -176,7 +230,11 @@ impl AsyncWrite for Downstream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_release(cx))?;
-        Pin::new(&mut self.io).poll_shutdown(cx)
+        let Self { io, entrance, .. } = &mut *self;
+        match entrance {
+            Entrance::Http1(http1) => http1.poll_leave(io, cx),
+            Entrance::Http2(_) => Pin::new(io).poll_shutdown(cx),
+        }
     }
 }
 
@@ -256,8 +314,16 @@ impl GetSocketDigest for Downstream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config;
 
     const LINE: &[u8] = b"\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
+
+    fn around(io: tokio::io::DuplexStream) -> Downstream {
+        let text =
+            "listeners: [{address: '127.0.0.1:0'}]\nlogging: {access_log: 'off'}\npools: [{name: p, backends: []}]\n";
+        let state = Arc::new(State::new(config::parse(text, "test").unwrap()).unwrap());
+        Downstream::new(Box::new(io), state, SocketAddr::from(([127, 0, 0, 1], 1)), false)
+    }
 
     #[test]
     fn the_date_is_replaced_and_nothing_else() {
@@ -282,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_while_it_is_corked_goes_ahead_of_what_follows() {
         let (io, mut client) = tokio::io::duplex(4);
-        let mut downstream = Downstream::new(Box::new(io));
+        let mut downstream = around(io);
         downstream.is_corked.store(true, Relaxed);
         let header = b"HTTP/1.1 200 OK\r\n\r\n";
         let taking = async {
@@ -302,7 +368,7 @@ mod tests {
     #[tokio::test]
     async fn an_informational_header_in_between_does_not_take_the_date() {
         let (io, mut client) = tokio::io::duplex(1024);
-        let mut downstream = Downstream::new(Box::new(io));
+        let mut downstream = around(io);
         *downstream.date_line.get_mut() = Some(LINE.to_vec());
         let hints = b"HTTP/1.1 103 Early Hints\r\ndate: Sun, 29 Nov 2026 12:00:00 GMT\r\n\r\n";
         let answer = b"HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 2\r\n\r\n";

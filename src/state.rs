@@ -10,6 +10,7 @@ use crate::auth::Callers;
 use crate::budget::ByteBudget;
 use crate::config::{self, Config};
 use crate::connections::Connections;
+use crate::downstream::Faults;
 use crate::lifecycle::Lifecycle;
 use crate::locality::{ExactIndex, LocalityIndex};
 use crate::logging;
@@ -44,6 +45,8 @@ pub struct State {
     pub responses: ResponseOwners,
     /// The connections of clients. Written by the listeners.
     pub connections: Arc<Connections>,
+    /// Messages of clients that were refused before they were requests. Written by connections.
+    pub faults: Faults,
     /// Room for request bodies. Written by requests.
     pub bodies: ByteBudget,
     /// Written by all.
@@ -89,6 +92,7 @@ impl State {
             )),
             responses: ResponseOwners::default(),
             connections: Arc::default(),
+            faults: Faults::default(),
             bodies: ByteBudget::new(bytes(config.limits.max_buffered_bytes)),
             metrics,
             lifecycle: Arc::default(),

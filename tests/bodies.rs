@@ -269,28 +269,6 @@ async fn a_request_pipelined_behind_one_that_is_refused_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_with_a_length_and_chunks_smuggles_nothing() {
-    let fleet = Fleet::echo(1).await;
-    let proxy = Setup::of(&fleet).start().await;
-    let body = chat_of(300, 1);
-    let mut bytes =
-        format!("POST {CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n");
-    bytes.push_str(&String::from_utf8(chunked(&body)).unwrap());
-    bytes.push_str("GET /smuggled HTTP/1.1\r\nhost: test\r\n\r\n");
-    let mut client = Client::connect(proxy.http).await;
-    client.send_bytes(bytes.as_bytes()).await;
-    let response = client.response("POST").await.unwrap();
-    if response.status == 200 {
-        assert_arrived("the chunked body", &body, &response);
-    } else {
-        assert_eq!(response.status, 400, "if it is not served it is refused");
-    }
-    assert!(client.wire.ends().await, "and the connection ends there");
-    let paths: Vec<_> = fleet.received().iter().map(|request| request.head.second_word().to_owned()).collect();
-    assert!(paths.iter().all(|path| path == CHAT), "no second request came out of it: {paths:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_pipelined_behind_a_chunked_one_finds_the_connection_closed_and_does_not_hang() {
     let fleet = Fleet::echo(1).await;
     let proxy = Setup::of(&fleet).start().await;

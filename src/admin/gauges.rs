@@ -10,6 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::connections::Refusal;
+use crate::downstream::Fault;
 use crate::metrics::{BackendLabels, PoolLabels, PriorityLabels};
 use crate::pool::{Admission, BackendSnapshot, DrainPhase, Fill, Health, PoolSnapshot, Snapshot};
 use crate::queue::Priority;
@@ -89,6 +90,7 @@ impl Collector for Gauges {
         encode_pools(&mut encoder, &snapshot)?;
         encode_queues(&mut encoder, &snapshot)?;
         encode_refused(&mut encoder, state)?;
+        encode_faults(&mut encoder, state)?;
         let index = state.index.stats();
         for (name, help, value) in [
             ("index_bytes", "Memory of the locality index, as counted against its budget", index.bytes as f64),
@@ -175,6 +177,16 @@ fn encode_refused(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Re
     for refusal in Refusal::ALL {
         let count = ConstCounter::new(state.connections.refused(refusal));
         count.encode(metric.encode_family(&[("limit", refusal.name())])?)?;
+    }
+    Ok(())
+}
+
+fn encode_faults(encoder: &mut DescriptorEncoder<'_>, state: &State) -> fmt::Result {
+    let help = "Messages of clients that were refused before they were requests, by what is wrong with them";
+    let mut metric = encoder.encode_descriptor("malformed_messages", help, None, MetricType::Counter)?;
+    for fault in Fault::ALL {
+        let count = ConstCounter::new(state.faults.count(fault));
+        count.encode(metric.encode_family(&[("fault", fault.name())])?)?;
     }
     Ok(())
 }

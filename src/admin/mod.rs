@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use crate::config;
 use crate::control::{DrainOrder, Ended, Handle, Reloaded};
+use crate::downstream;
 use crate::proxy::Reject;
 use crate::proxy::body::{self, BodyLimits};
 use crate::state::State;
@@ -66,6 +67,11 @@ impl Admin {
     }
 
     async fn answer(&self, method: &Method, path: &str, query: Option<&str>, session: &mut ServerSession) -> Reply {
+        if let Some(fault) = downstream::fault(session) {
+            session.set_keepalive(None);
+            let reject = Reject::malformed(fault, &self.state.config.load());
+            return failed(reject.status(), fault.explained());
+        }
         let path = &*decoded(path);
         if !access::is_allowed(&self.state.config.load().admin, path, &session.req_header().headers) {
             // What it sends besides is not answered, and a connection that closes over it could be reset before the reply.

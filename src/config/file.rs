@@ -160,6 +160,7 @@ fn limits(section: &mut Section<'_, '_>) -> Limits {
         max_body_bytes: section.value("max_body_bytes", kind::size(KIB, 4 * GIB), 64 * MIB),
         max_buffered_bytes: section.value("max_buffered_bytes", kind::size(MIB, 1024 * GIB), GIB),
         buffer_wait: section.value("buffer_wait", kind::duration(Duration::ZERO, MINUTE), secs(5)),
+        header_timeout: section.value("header_timeout", kind::duration(millis(100), MINUTE), secs(10)),
         body_timeout: section.value("body_timeout", kind::duration(secs(1), HOUR), MINUTE),
         max_connections: section.value("max_connections", kind::count(MAX_CONNECTIONS), at_least_one(16_384)),
         max_connections_per_address: section.value(

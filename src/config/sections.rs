@@ -109,6 +109,9 @@ pub struct Limits {
     pub max_buffered_bytes: u64,
     /// How long a request waits for room among them before it is rejected; 5 s, 0 to 1 min.
     pub buffer_wait: Duration,
+    /// How long a request's header may take from its first byte, the first one from the connection's start; 10 s, 100 ms
+    /// to 1 min.
+    pub header_timeout: Duration,
     /// How long reading one body may take; 60 s, 1 s to 1 h.
     pub body_timeout: Duration,
     /// Connections of clients at a time, over all listeners; 16384, 1 to 1000000.

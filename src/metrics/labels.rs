@@ -26,6 +26,8 @@ pub enum Reason {
     NoRoom,
     /// Shed: every backend is full, and waiting was no use.
     Shed,
+    /// Rejected: the header was not whole in time.
+    HeaderTimeout,
     /// Rejected: the body did not arrive in time.
     BodyTimeout,
     /// Rejected: every attempt failed.
@@ -139,7 +141,7 @@ pub(super) struct BuildLabels {
 // === impl Reason, RetryCause ===
 
 impl Reason {
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -149,6 +151,7 @@ impl Reason {
         Self::NoBackend,
         Self::NoRoom,
         Self::Shed,
+        Self::HeaderTimeout,
         Self::BodyTimeout,
         Self::UpstreamFailed,
         Self::UpstreamTimeout,
@@ -173,6 +176,7 @@ impl Reason {
             Self::NoBackend => "no_backend",
             Self::NoRoom => "no_room",
             Self::Shed => "shed",
+            Self::HeaderTimeout => "header_timeout",
             Self::BodyTimeout => "body_timeout",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",

@@ -1,7 +1,8 @@
 //! Takes a request in: its limits, its body, what it asks for. Nothing has been sent to a backend yet.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use http::Method;
 use http::header::{HeaderName, TRANSFER_ENCODING};
 use pingora_core::Result;
 use pingora_proxy::Session;
@@ -9,6 +10,7 @@ use pingora_proxy::Session;
 use super::context::{RequestContext, Route, Seen};
 use super::finish::shortened;
 use super::{Reject, body, callers, models, plan};
+use crate::downstream::fault;
 use crate::state::State;
 use crate::time;
 use crate::tls::client_identity;
@@ -18,6 +20,11 @@ const MAX_PATH_BYTES: usize = 256;
 
 /// Longest `x-request-id` that is kept.
 const MAX_REQUEST_ID_BYTES: usize = 128;
+
+/// In the log for a request of which nothing could be read.
+const UNKNOWN_PATH: &str = "-";
+
+static UNKNOWN_METHOD: LazyLock<Method> = LazyLock::new(|| Method::from_bytes(b"-").expect("it is a token"));
 
 static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -35,6 +42,12 @@ pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestConte
     session.set_write_timeout(Some(config.server.write_timeout));
     // Otherwise a request sent behind another ends both.
     session.set_pipelining_enabled(true);
+    if let Some(fault) = fault(session.as_downstream()) {
+        // Nothing is known of the request: what Pingora was given stands in for it.
+        (ctx.seen.method, ctx.seen.path) = (UNKNOWN_METHOD.clone(), UNKNOWN_PATH.to_owned());
+        session.set_keepalive(None);
+        return Err(ctx.refuse(Reject::malformed(fault, &config)));
+    }
     if has_unknown_coding(session) {
         session.set_keepalive(None);
         return Err(ctx.refuse(Reject::BadRequest));
@@ -87,7 +100,9 @@ async fn take_body(state: &State, session: &mut Session, ctx: &mut RequestContex
             Ok(())
         }
         // The client is gone: nobody is left to be told.
-        Err(body::BodyError::Read(error)) if is_gone(&error) => Err(error.into_down()),
+        Err(body::BodyError::Read(error)) if is_gone(&error) && fault(session.as_downstream()).is_none() => {
+            Err(error.into_down())
+        }
         Err(error) => {
             session.set_keepalive(None);
             Err(ctx.refuse(error.into()))

@@ -13,6 +13,8 @@ use serde::Serialize;
 use super::body::BodyError;
 use super::finish::shortened;
 use crate::auth::{Denied, LimitKind, Limited};
+use crate::config::Config;
+use crate::downstream::Fault;
 use crate::metrics::Reason;
 use crate::pool::TimeLimit;
 use crate::queue::Refusal;
@@ -80,6 +82,10 @@ pub enum Reject {
     BrokenOff,
     /// The request header is not valid HTTP.
     BadRequest,
+    /// The request was refused on its way in.
+    Malformed(Fault),
+    /// Its header was not whole in time.
+    HeaderTimeout(Duration),
     /// A protocol upgrade was asked for.
     Upgrade,
     /// The request came without a key where one is required, or with one that is nobody's.
@@ -123,10 +129,24 @@ struct ErrorBody<'a> {
 // === impl Reject ===
 
 impl Reject {
+    /// What a fault of a message means for its client.
+    pub(crate) fn malformed(fault: Fault, config: &Config) -> Self {
+        match fault {
+            Fault::LargeHeader => Self::HeaderTooLarge { limit: config.server.max_header_bytes },
+            Fault::SlowHeader => Self::HeaderTimeout(config.limits.header_timeout),
+            Fault::NoRoom => Self::NoRoom,
+            Fault::Chunk => Self::BadBody,
+            fault => Self::Malformed(fault),
+        }
+    }
+
     /// The status that is sent.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::BadJson(_) | Self::BadBody | Self::BadRequest | Self::Upgrade => StatusCode::BAD_REQUEST,
+            Self::Malformed(Fault::LongTarget) => StatusCode::URI_TOO_LONG,
+            Self::Malformed(Fault::ManyFields) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Malformed(_) => StatusCode::BAD_REQUEST,
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeaderTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::UnknownModel { .. } | Self::Denied { denied: Denied::Model, .. } => StatusCode::NOT_FOUND,
@@ -134,7 +154,7 @@ impl Reject {
             Self::Denied { .. } => StatusCode::FORBIDDEN,
             Self::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoBackend { .. } | Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
-            Self::BodyTimeout(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTimeout(_) | Self::HeaderTimeout(_) => StatusCode::REQUEST_TIMEOUT,
             // Not 503, which would say that the service is down: balancers in front would go elsewhere.
             Self::Shed { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } | Self::BackendKey { .. } | Self::BrokenOff => {
@@ -149,6 +169,9 @@ impl Reject {
     pub fn reason(&self) -> Reason {
         match self {
             Self::BadJson(_) | Self::BadBody | Self::BadRequest | Self::Upgrade => Reason::BadRequest,
+            Self::Malformed(Fault::LongTarget | Fault::ManyFields) => Reason::TooLarge,
+            Self::Malformed(_) => Reason::BadRequest,
+            Self::HeaderTimeout(_) => Reason::HeaderTimeout,
             Self::TooLarge { .. } | Self::HeaderTooLarge { .. } => Reason::TooLarge,
             Self::UnknownModel { .. } => Reason::UnknownModel,
             Self::NoBackend { .. } => Reason::NoBackend,
@@ -181,6 +204,10 @@ impl Reject {
             Self::BadJson(_) => "invalid_json",
             Self::BadBody => "invalid_body",
             Self::BadRequest => "invalid_request",
+            Self::Malformed(Fault::LongTarget) => "target_too_long",
+            Self::Malformed(Fault::ManyFields) => "too_many_fields",
+            Self::Malformed(_) => "invalid_request",
+            Self::HeaderTimeout(_) => "header_timeout",
             Self::Upgrade => "upgrade_not_supported",
             Self::TooLarge { .. } => "request_too_large",
             Self::HeaderTooLarge { .. } => "header_too_large",
@@ -280,6 +307,10 @@ impl Reject {
             }
             Self::BrokenOff => "The backend's answer broke off.".into(),
             Self::BadRequest => "The request header is not valid HTTP.".into(),
+            Self::Malformed(fault) => format!("The request cannot be served: {}.", fault.explained()),
+            Self::HeaderTimeout(limit) => {
+                format!("The request header did not arrive within {limit:?} (limits.header_timeout).")
+            }
             Self::Upgrade => "Protocol upgrades are not supported.".into(),
             Self::Internal => "The proxy failed to handle this request.".into(),
         }

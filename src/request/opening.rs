@@ -298,12 +298,16 @@ mod tests {
         assert!((1..=MAX_BYTES / notice.len()).contains(&pushed), "{pushed} notices were held");
     }
 
-    /// The verdict on a recorded answer with status 200; none for others.
+    /// The verdict on a recorded answer with status 200 of the kinds that are held; none for others.
     fn recorded(bytes: &[u8]) -> Option<Verdict> {
         let (start_line, body) = split(bytes)?;
-        let is_stream = memchr::memmem::find(bytes, b"text/event-stream").is_some();
+        let is_of = |kind: &[u8]| memchr::memmem::find(bytes, kind).is_some();
         let text = std::str::from_utf8(&body).ok().filter(|_| start_line.ends_with("200 ok"))?;
-        Some(if is_stream { stream(text) } else { whole(text) })
+        match (is_of(b"text/event-stream"), is_of(b"application/json")) {
+            (true, _) => Some(stream(text)),
+            (false, true) => Some(whole(text)),
+            (false, false) => None,
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ const LOG_PAUSE_SECONDS: u64 = 60;
 /// Lets connections in.
 pub enum Door {
     /// Operators: whatever clients do, they get in.
-    Open,
+    Open(Arc<State>),
     /// Clients, as far as the limits in force go.
     Counted(CountedDoor),
 }
@@ -37,10 +37,18 @@ impl Door {
         Self::Counted(CountedDoor { state: Arc::clone(state), logged: AtomicU64::new(0) })
     }
 
+    /// Whose limits hold for what comes in.
+    pub(super) fn state(&self) -> &Arc<State> {
+        match self {
+            Self::Open(state) => state,
+            Self::Counted(door) => &door.state,
+        }
+    }
+
     /// Lets a connection in, or not.
     pub fn admit(&self, address: IpAddr) -> Option<Admitted> {
         match self {
-            Self::Open => Some(None),
+            Self::Open(_) => Some(None),
             Self::Counted(door) => door.admit(address).map(Some),
         }
     }

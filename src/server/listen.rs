@@ -13,7 +13,8 @@ use std::time::Duration;
 use pingora_core::apps::ServerApp;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddr;
 use pingora_core::protocols::l4::stream::Stream as L4Stream;
-use pingora_core::protocols::{GetSocketDigest, IO, SocketDigest};
+use pingora_core::protocols::tls::ALPN;
+use pingora_core::protocols::{GetSocketDigest, IO, SocketDigest, Ssl};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -28,7 +29,7 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// How long the first bytes of an HTTP/2 connection may take. Clients send them at once; Pingora waits without end, also
 /// behind a shorter request of another protocol.
 const PREFACE_TIME: Duration = Duration::from_secs(5);
-const PREFACE_BYTES: usize = 24;
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Between two looks at a preface of which a part has come.
 const PREFACE_PAUSE: Duration = Duration::from_millis(20);
@@ -96,10 +97,14 @@ impl Listener {
         let start = |stream, peer: SocketAddr| {
             let Some(place) = door.admit(peer.ip()) else { return };
             let (tls, awaits_preface) = (self.tls.clone(), self.awaits_preface);
-            let (app, drain) = (Arc::clone(&app), drain.clone());
+            let (app, drain, state) = (Arc::clone(&app), drain.clone(), Arc::clone(door.state()));
             tokio::spawn(async move {
-                if !awaits_preface || has_preface(&stream).await {
-                    converse(stream, peer, tls, app, drain).await;
+                let preface = if awaits_preface { preface(&stream).await } else { Some(false) };
+                if let Some(is_h2) = preface
+                    && let Some((stream, is_h2)) = begin(stream, peer, tls, is_h2).await
+                {
+                    let stream = Downstream::new(stream, state, peer, is_h2);
+                    converse(Box::new(stream), app, drain).await;
                 }
                 drop(place);
             });
@@ -141,46 +146,51 @@ fn waiting(socket: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
     socket.into_std().map(|socket| std::iter::from_fn(|| accept(&socket).ok()).collect()).unwrap_or_default()
 }
 
-/// Serves one connection to its end.
-async fn converse<A>(
+/// Agrees on TLS where the listener has it; the connection, and whether HTTP/2 is spoken on it.
+async fn begin(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<Arc<Endpoint>>,
-    app: Arc<A>,
-    drain: watch::Receiver<bool>,
-) where
+    is_h2: bool,
+) -> Option<(Box<dyn IO>, bool)> {
+    let stream = prepare(stream, peer);
+    let Some(endpoint) = tls else { return Some((Box::new(stream), is_h2)) };
+    match endpoint.accept(stream, HANDSHAKE_TIME).await {
+        Ok(stream) => {
+            let is_h2 = matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
+            Some((Box::new(stream), is_h2))
+        }
+        Err(outcome) => {
+            log::debug!("no TLS with {peer}: {}", outcome.name());
+            None
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn converse<A>(stream: Box<dyn IO>, app: Arc<A>, drain: watch::Receiver<bool>)
+where
     A: ServerApp + Send + Sync + 'static,
 {
-    let stream = prepare(stream, peer);
-    let stream: Option<Box<dyn IO>> = match tls {
-        None => Some(Box::new(stream)),
-        Some(endpoint) => match endpoint.accept(stream, HANDSHAKE_TIME).await {
-            Ok(stream) => Some(Box::new(stream)),
-            Err(outcome) => {
-                log::debug!("no TLS with {peer}: {}", outcome.name());
-                None
-            }
-        },
-    };
-    let mut next: Option<Box<dyn IO>> = stream.map(|io| Box::new(Downstream::new(io)) as _);
+    let mut next = Some(stream);
     while let Some(stream) = next {
         next = app.process_new(stream, &drain).await;
     }
 }
 
-/// Waits for as many bytes as Pingora looks at, and leaves them where they are.
-async fn has_preface(stream: &TcpStream) -> bool {
+/// Waits for as many bytes as Pingora looks at, and leaves them where they are: whether they are the preface of HTTP/2.
+async fn preface(stream: &TcpStream) -> Option<bool> {
     let arriving = async {
-        let mut bytes = [0; PREFACE_BYTES];
+        let mut bytes = [0; PREFACE.len()];
         loop {
             match stream.peek(&mut bytes).await {
-                Ok(0) | Err(_) => return false,
-                Ok(PREFACE_BYTES) => return true,
+                Ok(0) | Err(_) => return None,
+                Ok(length) if length == bytes.len() => return Some(bytes == *PREFACE),
                 Ok(_) => sleep(PREFACE_PAUSE).await,
             }
         }
     };
-    timeout(PREFACE_TIME, arriving).await.unwrap_or(false)
+    timeout(PREFACE_TIME, arriving).await.unwrap_or(None)
 }
 
 fn prepare(stream: TcpStream, peer: SocketAddr) -> L4Stream {

@@ -174,7 +174,7 @@ impl Server {
         }
         let admin_address = admin.local_addr()?;
         let app = Arc::new(Admin::new(Arc::clone(&state), control.clone()));
-        listeners.spawn(admin.serve(app, Door::Open, admin_stop.clone(), admin_stop));
+        listeners.spawn(admin.serve(app, Door::Open(Arc::clone(&state)), admin_stop.clone(), admin_stop));
         let (admin, duplicates) = (admin_address, Vec::new());
         Ok(Self { state, control, addresses, admin, apps, stop_accepting, listeners, stop_admin, duplicates })
     }

@@ -59,6 +59,12 @@ impl Connection {
     pub async fn open(address: SocketAddr) -> io::Result<Self> {
         Ok(Self::over(TcpStream::connect(address).await?))
     }
+
+    /// Whether the other side has neither closed it nor said more than was read.
+    pub fn is_open(&self) -> bool {
+        let is_quiet = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.0.buffer().is_empty() && self.0.get_ref().try_read(&mut [0]).is_err_and(is_quiet)
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {

@@ -60,7 +60,7 @@ async fn health_locality_trust_and_ejections_are_taken_over() {
         backend(service.admin(), "c").await["state"] == "ejected"
     })
     .await;
-    assert_eq!(ask(service.admin(), "POST", "/backends/d/drain", "").await.status, 200);
+    assert_eq!(ask(service.admin(), "POST", "/backends/d/drain?deadline=30m", "").await.status, 200);
     let (before, report) = (matched(&service).await, get(service.admin(), "/backends").await.json());
     // What the two others hold does not show: they are no candidates.
     assert!(some_matched(&before) > 0, "{before:?}");
@@ -72,16 +72,18 @@ async fn health_locality_trust_and_ejections_are_taken_over() {
     assert_eq!(matched(&service).await, before);
     let taken_over = get(service.admin(), "/backends").await.json();
     assert_eq!(taken_over["pools"][0]["bytes_per_token"], report["pools"][0]["bytes_per_token"]);
-    for (name, state) in [("a", "healthy"), ("b", "healthy"), ("c", "ejected"), ("d", "draining")] {
-        assert_eq!(backend(service.admin(), name).await["state"], state, "{name}");
-    }
-    let keys = ["index_blocks", "trust", "address", "prefill_tokens_per_second"];
+    let keys = ["state", "index_blocks", "trust", "address", "prefill_tokens_per_second"];
     let pairs = [&report, &taken_over].map(|report| report["pools"][0]["backends"].as_array().unwrap().clone());
     for (old, new) in pairs[0].iter().zip(&pairs[1]) {
         for key in keys {
             assert_eq!(old[key], new[key], "{key} of {}", old["name"]);
         }
     }
+    let [a, b, c, d] = &pairs[1][..] else { panic!("four backends: {taken_over}") };
+    assert_eq!([a, b, c].map(|backend| &backend["state"]), ["healthy", "healthy", "ejected"]);
+    assert_eq!(d["drain"]["cause"], "operator");
+    let left = |d: &Value| d["drain"]["deadline_seconds"].as_f64();
+    assert!(left(d) <= left(&pairs[0][3]) && left(d) > Some(0.0), "its time goes on: {d}");
     let reply = within("an answer", post_chat(service.address(), &chat(&long_prompt("p0")))).await;
     assert!(["a", "b"].contains(&reply.backend()), "{reply:?}");
 }

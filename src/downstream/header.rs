@@ -1,0 +1,190 @@
+//! Whether bytes are the header of an HTTP/1 request that every reader reads alike, and what body follows. Pure.
+//!
+//! Stricter than Pingora and than RFC 9112 asks for: whoever is in front of this proxy or behind it must not see other
+//! requests than it does, so that what can be read in two ways is refused. Lines end with CR and LF and nothing else
+//! holds either, no line is folded, no space is before a colon, a length is stated once and in digits, and not beside
+//! chunks (sections 2.2, 5.1, 5.2, 6.1 and 6.3).
+
+use super::fault::Fault;
+
+/// Most fields; Pingora parses no more.
+const MAX_FIELDS: usize = 256;
+
+/// Longest request target, bytes; the limit of the `http` crate.
+const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
+
+/// Longest method, bytes.
+const MAX_METHOD_BYTES: usize = 32;
+
+/// Digits of a length that 64 bits hold in any case.
+const MAX_LENGTH_DIGITS: usize = 18;
+
+/// What follows a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Body {
+    /// So many bytes.
+    Sized(u64),
+    /// Chunks.
+    Chunked,
+}
+
+/// Looks for the end of a header in bytes that grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Search {
+    /// Where the current line begins.
+    line: usize,
+    /// Bytes of it that have no line end.
+    looked: usize,
+    /// Lines before it.
+    lines: usize,
+}
+
+#[derive(Debug, Default)]
+struct Fields {
+    count: usize,
+    hosts: usize,
+    length: Option<u64>,
+    is_chunked: bool,
+}
+
+// === impl Search ===
+
+impl Search {
+    /// The length of the header that `bytes` begin with, if they hold all of it. They may have grown since the last call.
+    ///
+    /// # Errors
+    /// What can be told to be wrong before the end.
+    pub(super) fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+        while let Some(at) = memchr::memchr(b'\n', &bytes[self.line + self.looked..]) {
+            let end = self.line + self.looked + at;
+            let Some(line) = bytes[self.line..end].strip_suffix(b"\r") else { return Err(self.broken_line()) };
+            if line.is_empty() && self.lines > 0 {
+                return Ok(Some(end + 1));
+            }
+            *self = Self { line: end + 1, looked: 0, lines: self.lines + 1 };
+            if self.lines > MAX_FIELDS + 1 {
+                return Err(Fault::ManyFields);
+            }
+        }
+        self.looked = bytes.len() - self.line;
+        match self.lines {
+            0 => begins_request(bytes).map(|()| None),
+            _ => Ok(None),
+        }
+    }
+
+    /// What is wrong if a header of this size is not whole yet.
+    pub(super) fn too_large(&self) -> Fault {
+        if self.lines == 0 { Fault::LongTarget } else { Fault::LargeHeader }
+    }
+
+    fn broken_line(&self) -> Fault {
+        if self.lines == 0 { Fault::NotHttp } else { Fault::Field }
+    }
+}
+
+/// Whether a request line can go on like this.
+fn begins_request(bytes: &[u8]) -> Result<(), Fault> {
+    let method = bytes.split(|&byte| byte == b' ').next().unwrap_or_default();
+    let is_method = method.len() <= MAX_METHOD_BYTES && method.iter().copied().all(is_token);
+    if is_method { Ok(()) } else { Err(Fault::NotHttp) }
+}
+
+/// Looks at a whole header, its empty line included.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check(header: &[u8]) -> Result<Body, Fault> {
+    let mut lines = memchr::memmem::find_iter(header, b"\r\n").scan(0, |start, end| {
+        let line = &header[*start..end];
+        *start = end + 2;
+        Some(line)
+    });
+    let is_old = request_line(lines.next().unwrap_or_default())?;
+    let mut fields = Fields::default();
+    for line in lines.take_while(|line| !line.is_empty()) {
+        fields.take(line)?;
+    }
+    fields.body(is_old)
+}
+
+/// Whether it is one of HTTP/1.0.
+fn request_line(line: &[u8]) -> Result<bool, Fault> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(Fault::NotHttp);
+    };
+    let is_method = (1..=MAX_METHOD_BYTES).contains(&method.len()) && method.iter().copied().all(is_token);
+    // Bytes above ASCII do not belong there either, but clients send them, and they are read in one way.
+    let is_target = !target.is_empty() && target.iter().all(|&byte| byte > b' ' && byte != 0x7f);
+    if !is_method || !is_target {
+        return Err(Fault::NotHttp);
+    }
+    if target.len() > MAX_TARGET_BYTES {
+        return Err(Fault::LongTarget);
+    }
+    match version {
+        b"HTTP/1.1" => Ok(false),
+        b"HTTP/1.0" => Ok(true),
+        _ => Err(Fault::NotHttp),
+    }
+}
+
+// === impl Fields ===
+
+impl Fields {
+    fn take(&mut self, line: &[u8]) -> Result<(), Fault> {
+        self.count += 1;
+        if self.count > MAX_FIELDS {
+            return Err(Fault::ManyFields);
+        }
+        let colon = memchr::memchr(b':', line).ok_or(Fault::Field)?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        let is_name = !name.is_empty() && name.iter().copied().all(is_token);
+        if !is_name || !line[colon + 1..].iter().copied().all(is_text) {
+            return Err(Fault::Field);
+        }
+        if name.eq_ignore_ascii_case(b"host") {
+            self.hosts += 1;
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            let length = length(value).filter(|_| self.length.is_none()).ok_or(Fault::Framing)?;
+            self.length = Some(length);
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                return Err(Fault::Framing);
+            }
+            self.is_chunked = true;
+        }
+        Ok(())
+    }
+
+    fn body(&self, is_old: bool) -> Result<Body, Fault> {
+        if self.hosts > 1 || (self.hosts == 0 && !is_old) {
+            return Err(Fault::Host);
+        }
+        match (self.is_chunked, self.length) {
+            (true, Some(_)) => Err(Fault::Framing),
+            (true, None) if is_old => Err(Fault::Framing),
+            (true, None) => Ok(Body::Chunked),
+            (false, length) => Ok(Body::Sized(length.unwrap_or(0))),
+        }
+    }
+}
+
+fn length(value: &[u8]) -> Option<u64> {
+    let is_number = (1..=MAX_LENGTH_DIGITS).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
+    is_number.then(|| value.iter().fold(0, |length, digit| length * 10 + u64::from(digit - b'0')))
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// Whether it may stand in a value.
+pub(super) fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+#[cfg(test)]
+mod tests;
