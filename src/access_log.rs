@@ -83,6 +83,8 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_millis: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub decision_micros: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttft_millis: Option<f64>,

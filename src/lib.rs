@@ -8,7 +8,7 @@
 //! prompt ([`request`], [`prefix`]), chooses a backend ([`routing`]) and streams the answer; the control loop
 //! (`control`) keeps the snapshot true by probes and scrapes.
 //!
-//! [`request`], [`prefix`], [`locality`], [`routing`], [`shadow`] and [`pool`] are pure: no sockets, no clock reads.
+//! [`request`], [`prefix`], [`locality`], [`routing`], [`shadow`], [`pool`] and [`queue`] are pure: no sockets, no clock reads.
 //!
 //! # Glossary
 //!
@@ -32,6 +32,8 @@
 //!   for matched blocks.
 //! - *healthy* and *unhealthy* follow from active probes; *ejected*: excluded because real requests failed, until a
 //!   *probing* request *readmits* it; *draining*: takes nothing new. *Fail open*: using excluded backends when all are.
+//! - *full*: a backend that has as much as it is to have; the *line*, or queue: the requests of a pool that wait while all
+//!   are; the *turn*: one of them at a time looks for room. *Priority*: how urgent one is.
 //! - *retry*: another attempt before any response byte; *reject*: a reply made here; *shed*: a reject for want of room.
 //! - *age*: time since a value was observed; *stale*: too old to be used. *Reload*: applying a changed configuration.
 
@@ -55,6 +57,7 @@ pub mod metrics;
 pub mod pool;
 pub mod prefix;
 pub mod proxy;
+pub mod queue;
 pub mod request;
 mod responses;
 pub mod routing;

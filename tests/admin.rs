@@ -146,10 +146,10 @@ async fn the_report_of_backends_has_this_form() {
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(keys(&report), "generation is_draining pools");
     let pool = &report["pools"][0];
-    assert_eq!(keys(pool), "backends block_tokens bytes_per_token models name policy");
+    assert_eq!(keys(pool), "backends block_tokens bytes_per_token models name policy queue");
     assert_eq!((&pool["name"], &pool["policy"], &pool["models"]), (&json!("main"), &json!("round_robin"), &json!([])));
     let backend = &pool["backends"][0];
-    let known = "address decoding engine in_flight index_blocks index_generation is_draining kv_events name \
+    let known = "address decoding engine in_flight index_blocks index_generation is_draining is_full kv_events name \
                  pending_prefill_tokens prefill_tokens_per_second state stuck_seconds trust url";
     assert_eq!(keys(backend), known);
     assert_eq!(backend["url"], format!("http://{}", engine.address()));

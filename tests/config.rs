@@ -241,6 +241,16 @@ fn a_key_that_everyone_can_read_is_noted() {
 // === check and reload ===
 
 #[test]
+fn what_is_of_no_use_in_overload_is_noted() {
+    let text = SMALL.replace("name: p,", "name: p, queue: {max_wait: 10s, keep_alive: 10s}, hedging: {after: 1s},");
+    let expected = "\
+f: ok: 1 listener, 1 pool, 1 backend
+f: note: pool p: queue.keep_alive is not shorter than queue.max_wait, so nothing waits for long enough
+f: note: pool p: hedging needs a second backend";
+    assert_eq!(check::render("f", &good(&text)), expected);
+}
+
+#[test]
 fn a_good_file_is_summed_up() {
     let scratch = Scratch::new("summed");
     let (token, keys) = (scratch.file("token", "t"), scratch.file("keys", "keys: []"));

@@ -242,3 +242,35 @@ async fn without_anything_in_its_cache_a_backend_is_drained_at_once() {
     proxy.apply(&settings([&leaving, &staying]).without("bare")).await;
     proxy.until_state("bare", "absent").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_only_go_to_a_busy_backend_waits_for_it_until_the_deadline() {
+    let (leaving, staying) = (Engine::up("awaited"), Engine::up("awaited-beside"));
+    let settings = Settings { drain: "{deadline: 1h}".into(), ..Settings::new([&leaving, &staying]) };
+    let proxy = Proxy::with(&settings.policy("round_robin, max_in_flight: 1"), &[&leaving, &staying]).await;
+    leaving.set_answer(Answer::Stored);
+    staying.set_answer(Answer::Stored);
+    let id = loop {
+        let first = ask(proxy.address(), "POST", "/v1/responses", r#"{"model": "m", "input": "hello"}"#).await;
+        if first.backend() == "awaited" {
+            break first.json()["id"].as_str().expect("it has an id").to_owned();
+        }
+    };
+    leaving.set_answer(Answer::Gated);
+    let held = loop {
+        let (held, head) = open_stream(proxy.address(), &streamed("held")).await;
+        if head.backend() == "awaited" {
+            break held;
+        }
+    };
+    drain(&proxy, "awaited", "?deadline=1s").await;
+    let body = format!(r#"{{"model": "m", "input": "and?", "previous_response_id": "{id}"}}"#);
+    let address = proxy.address();
+    let next = tokio::spawn(async move { ask(address, "POST", "/v1/responses", &body).await });
+    let queue = async || get(proxy.admin(), "/backends").await.json()["pools"][0]["queue"]["normal"].clone();
+    eventually("it waits, though the other one is idle", async || queue().await == 1).await;
+    assert_eq!(next.await.unwrap().backend(), "awaited-beside", "the time of the first one is over");
+    assert_eq!(proxy.backend("awaited").await["in_flight"], 1, "which is as busy as before");
+    leaving.finish();
+    drop(held);
+}

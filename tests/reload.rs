@@ -492,3 +492,52 @@ async fn a_reload_each_200_ms_under_load_for_20_s_fails_no_request_and_closes_no
     let generation = proxy.metric("warmgate_snapshot_generation").await;
     assert!(generation >= Some(f64::from(reloads)), "each reload was published: {generation:?}");
 }
+
+// === overload ===
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_higher_limit_lets_those_go_that_wait_and_a_pool_that_is_gone_has_nobody_waiting() {
+    let engine = Engine::up("limited");
+    engine.set_answer(Answer::Gated);
+    let settings = |limit: u32| Settings::new([&engine]).policy(&format!("round_robin, max_in_flight: {limit}"));
+    let proxy = Proxy::with(&settings(1), &[&engine]).await;
+    let (first, _) = open_stream(proxy.address(), &streamed("first")).await;
+    let address = proxy.address();
+    let open = |prompt: &str| {
+        let body = streamed(prompt);
+        tokio::spawn(async move { open_stream(address, &body).await })
+    };
+    let waiting = async || get(proxy.admin(), "/backends").await.json()["pools"][0]["queue"]["normal"].clone();
+    let second = open("second");
+    eventually("the second waits", async || waiting().await == 1).await;
+    proxy.apply(&settings(2)).await;
+    let (second, head) = second.await.unwrap();
+    assert_eq!(head.status, 200);
+
+    let third = open("third");
+    eventually("the third waits", async || waiting().await == 1).await;
+    let gone = settings(2).to_string().replace("name: main", "name: other");
+    std::fs::write(proxy.file(), gone).unwrap();
+    let (_, head) = third.await.unwrap();
+    assert_eq!(head.status, 503, "its pool is gone, and with it all that it could wait for");
+    engine.finish();
+    drop((first, second));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_of_a_whole_request_ends_its_wait() {
+    let engine = Engine::up("kept-busy");
+    engine.set_answer(Answer::Gated);
+    let before = Settings::new([&engine]).policy("round_robin, max_in_flight: 1");
+    let after = Settings { timeouts: "{total: 500ms}".into(), ..before.clone() };
+    let proxy = Proxy::with(&before, &[&engine]).await;
+    // It keeps the limits that it has begun with.
+    let (held, _) = open_stream(proxy.address(), &streamed("held")).await;
+    proxy.apply(&after).await;
+    let reply = proxy.chat(&chat("waiting")).await;
+    assert_eq!(reply.status, 504, "{}", reply.body);
+    assert!(reply.body.contains("total_timeout"), "{}", reply.body);
+    assert_eq!(engine.posts(), 1, "it was sent nowhere");
+    engine.finish();
+    drop(held);
+}

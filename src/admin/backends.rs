@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::pool::{Admission, BackendSnapshot, DrainPhase, EventView, Health, PoolSnapshot};
+use crate::pool::{Admission, BackendSnapshot, DrainPhase, EventView, Fill, Health, PoolSnapshot};
+use crate::queue::Priority;
 use crate::state::State;
 use crate::time::Moment;
 
@@ -21,7 +22,20 @@ struct PoolReport {
     policy: &'static str,
     block_tokens: u32,
     bytes_per_token: f64,
+    queue: QueueReport,
     backends: Vec<BackendReport>,
+}
+
+/// What waits because all backends are full.
+#[derive(Debug, Serialize)]
+struct QueueReport {
+    /// Requests, the most urgent first.
+    high: usize,
+    normal: usize,
+    low: usize,
+    bytes: u64,
+    /// How long all of it will take, by how fast it moves; absent while that is not known.
+    estimated_seconds: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -35,6 +49,8 @@ struct BackendReport {
     /// How it leaves, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     drain: Option<DrainReport>,
+    /// Whether it has as much as it is to have.
+    is_full: bool,
     in_flight: u32,
     decoding: u32,
     pending_prefill_tokens: f64,
@@ -130,8 +146,17 @@ fn pool_report(state: &State, pool: &PoolSnapshot, now: Moment) -> PoolReport {
         policy: pool.policy.kind.name(),
         block_tokens: pool.block_tokens.get(),
         bytes_per_token: pool.pool.scale().bytes_per_token(),
+        queue: queue_report(pool, now),
         backends: pool.backends.iter().map(|backend| backend_report(state, pool, backend, now)).collect(),
     }
+}
+
+fn queue_report(pool: &PoolSnapshot, now: Moment) -> QueueReport {
+    let line = pool.pool.line();
+    let stats = line.stats(now);
+    let [high, normal, low] = stats.requests;
+    let estimated_seconds = line.estimate(Priority::Low, now).map(|time| time.as_secs_f64());
+    QueueReport { high, normal, low, bytes: stats.bytes, estimated_seconds }
 }
 
 fn backend_report(state: &State, pool: &PoolSnapshot, backend: &BackendSnapshot, now: Moment) -> BackendReport {
@@ -146,6 +171,7 @@ fn backend_report(state: &State, pool: &PoolSnapshot, backend: &BackendSnapshot,
         state: state_of(state, backend, now),
         is_draining: backend.drain.is_some(),
         drain: drain_report(state, backend, now),
+        is_full: pool.fill(backend, now) != Fill::Room,
         in_flight: view.in_flight,
         decoding: view.decoding,
         pending_prefill_tokens: view.pending_work,

@@ -8,7 +8,6 @@ use http::HeaderMap;
 use serde::Serialize;
 
 use crate::auth::{Caller, Room};
-use crate::config::Choice;
 use crate::pool::{PoolSnapshot, Trust};
 use crate::proxy::{Head, Matched, Plan, Reject, plan};
 use crate::routing::{self, Candidate, CostTerms, Exclusion};
@@ -91,8 +90,9 @@ pub(super) async fn explain(
     now: Moment,
 ) -> Result<Explanation, Reject> {
     let snapshot = state.snapshot.load_full();
-    let (index, plan) =
-        plan(&snapshot, Head { is_post: true, path, headers: &HeaderMap::new() }, body, &state.responses).await?;
+    let class = caller.map(|caller| caller.priority());
+    let head = Head { is_post: true, path, headers: &HeaderMap::new(), class };
+    let (index, plan) = plan(&snapshot, head, body, &state.responses).await?;
     let pool = &snapshot.pools()[index];
     if let Some(caller) = caller {
         let permitted = caller.permits(plan.model.as_deref(), pool.pool.name());

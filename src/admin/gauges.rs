@@ -11,8 +11,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::connections::Refusal;
 use crate::downstream::Fault;
-use crate::metrics::{BackendLabels, PoolLabels};
-use crate::pool::{Admission, BackendSnapshot, DrainPhase, Health, PoolSnapshot, Snapshot};
+use crate::metrics::{BackendLabels, PoolLabels, PriorityLabels};
+use crate::pool::{Admission, BackendSnapshot, DrainPhase, Fill, Health, PoolSnapshot, Snapshot};
+use crate::queue::Priority;
 use crate::state::State;
 use crate::time::{self, Moment};
 
@@ -22,10 +23,15 @@ pub struct Gauges(Arc<State>);
 /// A gauge of each backend: name, help, value (absent where it is not known).
 type BackendGauge = (&'static str, &'static str, fn(&PoolSnapshot, &BackendSnapshot, Moment) -> Option<f64>);
 
-const BACKEND_GAUGES: [BackendGauge; 11] = [
+const BACKEND_GAUGES: [BackendGauge; 12] = [
     ("backend_up", "1 while the backend can take requests: healthy, not ejected, not draining", |_, backend, now| {
         Some(f64::from(u8::from(is_up(backend, now))))
     }),
+    (
+        "backend_full",
+        "1 while the backend has as much as it is to have, so that others or the queue get the rest",
+        |pool, backend, now| Some(f64::from(u8::from(pool.fill(backend, now) != Fill::Room))),
+    ),
     ("in_flight_requests", "Requests sent to the backend and not ended", |_, backend, _| {
         Some(f64::from(backend.backend.load().in_flight()))
     }),
@@ -82,6 +88,7 @@ impl Collector for Gauges {
         encode_backends(&mut encoder, state, &snapshot, time::now())?;
         encode_drains(&mut encoder, state, &snapshot, time::now())?;
         encode_pools(&mut encoder, &snapshot)?;
+        encode_queues(&mut encoder, &snapshot)?;
         encode_refused(&mut encoder, state)?;
         encode_faults(&mut encoder, state)?;
         let index = state.index.stats();
@@ -194,6 +201,20 @@ fn encode_pools(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt
             .iter()
             .map(|pool| (PoolLabels { pool: Arc::clone(pool.pool.name()) }, pool.pool.scale().bytes_per_token())),
     )
+}
+
+fn encode_queues(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let now = time::now();
+    let stats: Vec<_> =
+        snapshot.pools().iter().map(|pool| (Arc::clone(pool.pool.name()), pool.pool.line().stats(now))).collect();
+    let requests = stats.iter().flat_map(|(pool, stats)| {
+        Priority::ALL.into_iter().zip(stats.requests).map(|(priority, requests)| {
+            (PriorityLabels { pool: Arc::clone(pool), priority: priority.name() }, requests as f64)
+        })
+    });
+    encode_each(encoder, "queued_requests", "Requests that wait because every backend is full", requests)?;
+    let bytes = stats.iter().map(|(pool, stats)| (PoolLabels { pool: Arc::clone(pool) }, stats.bytes as f64));
+    encode_each(encoder, "queued_bytes", "Bytes of their bodies", bytes)
 }
 
 pub(super) fn each_backend(

@@ -71,6 +71,15 @@ fn pool_notes(pool: &Pool, listeners: &[Listener]) -> Vec<String> {
             pool.name
         ));
     }
+    if pool.queue.keep_alive.is_some_and(|interval| interval >= pool.queue.max_wait) {
+        notes.push(format!(
+            "pool {}: queue.keep_alive is not shorter than queue.max_wait, so nothing waits for long enough",
+            pool.name
+        ));
+    }
+    if pool.hedging.after.is_some() && pool.backends.len() < 2 {
+        notes.push(format!("pool {}: hedging needs a second backend", pool.name));
+    }
     if pool.health.timeout > pool.health.interval {
         notes.push(format!(
             "pool {}: health.timeout is longer than health.interval, so probes may come late",

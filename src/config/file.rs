@@ -8,6 +8,7 @@ use super::apart::is_rotated_with;
 use super::auth;
 use super::exact;
 use super::problem::Found;
+use super::queue;
 use super::reader::{Key, Place, Reader, Section};
 use super::timing::{self, timeouts};
 use super::tls;
@@ -226,6 +227,7 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         section.claim(&section.place_of("name"), "pool name", name);
     }
     let models = models(section);
+    let (max_in_flight, max_pending_prefill) = queue::limits(section);
     let engine = section.value("engine", kind::choice(), Engine::Generic);
     let tls = section.optional_section("tls", |tls| tls::upstream(tls, &UpstreamTls::default())).unwrap_or_default();
     let pool = Pool {
@@ -245,6 +247,10 @@ fn pool(section: &mut Section<'_, '_>) -> Option<Pool> {
         health: section.section("health", |section| health(section, engine)),
         metrics: section.section("metrics", |section| metrics(section, engine)),
         ejection: section.section("ejection", ejection),
+        max_in_flight,
+        max_pending_prefill,
+        queue: section.section("queue", queue::queue),
+        hedging: section.section("hedging", queue::hedging),
         timeouts: section.section("timeouts", timeouts),
         hold_header: section.value("hold_header", kind::flag(), true),
         drain: section.section("drain", timing::drain),

@@ -14,6 +14,7 @@ mod digest;
 mod exact;
 mod file;
 mod problem;
+mod queue;
 mod reader;
 mod sections;
 mod timing;
@@ -26,13 +27,14 @@ mod values;
 #[cfg(test)]
 mod tests;
 
+pub use crate::queue::Priority;
 pub use digest::{KeyDigest, NotADigest};
 pub use problem::{Position, Problem, Problems};
 pub use sections::{
     AccessLog, Admin, AdminPage, Auth, Backend, BlockTrace, CertificateFiles, Choice, ClientCertificates, Drain,
-    Ejection, Engine, EventEndpoint, Health, Key, KeyLimits, KvEvents, Limits, Listener, Locality, Logging, Metrics,
-    Policy, Pool, Priority, Protocol, Retry, Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer, Upgrade,
-    UpstreamTls, Verify,
+    Ejection, Engine, EventEndpoint, Health, Hedging, Key, KeyLimits, KvEvents, Limits, Listener, Locality, Logging,
+    MaxInFlight, Metrics, Policy, Pool, Protocol, Queue, Retry, Secret, Server, Timeouts, Tls, TlsVersion, Tokenizer,
+    Upgrade, UpstreamTls, Verify,
 };
 pub use timing::drain_deadline;
 pub use url::{BackendUrl, Host, Scheme, UrlError};

@@ -3,12 +3,14 @@
 
 mod auth;
 mod exact;
+mod queue;
 mod timing;
 mod tls;
 mod upgrade;
 
-pub use auth::{Auth, Key, KeyLimits, Priority};
+pub use auth::{Auth, Key, KeyLimits};
 pub use exact::{EventEndpoint, KvEvents, Secret, Tokenizer};
+pub use queue::{Hedging, MaxInFlight, Queue};
 pub use timing::{Drain, Timeouts};
 pub use tls::{CertificateFiles, ClientCertificates, Tls, TlsVersion, UpstreamTls, Verify};
 pub(super) use tls::{ClientsShow, MAX_CERTIFICATES};
@@ -217,6 +219,14 @@ pub struct Pool {
     pub metrics: Metrics,
     /// Exclusion because real requests failed.
     pub ejection: Ejection,
+    /// Requests in flight at one backend; auto, or 1 to 1000000, or none.
+    pub max_in_flight: MaxInFlight,
+    /// Prefill pending at one backend, by the time that it takes; 5 s, 10 ms to 1 h, or none.
+    pub max_pending_prefill: Option<Duration>,
+    /// What waits when all backends have that.
+    pub queue: Queue,
+    /// Second attempts beside the first.
+    pub hedging: Hedging,
     /// Limits of a request's time.
     pub timeouts: Timeouts,
     /// Whether the header of a streamed answer waits for what comes first; true.

@@ -3,7 +3,7 @@
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
 use super::tree::Node;
-use super::{AccessLog, Choice, Host, KeyDigest, Secret, TlsVersion, url::BackendUrl};
+use super::{AccessLog, Choice, Host, KeyDigest, MaxInFlight, Secret, TlsVersion, url::BackendUrl};
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -128,6 +128,16 @@ pub(super) fn duration_or_none(least: Duration, most: Duration) -> Kind<Option<D
     Kind::new(format!("none, or {}", duration.right), move |node| match node {
         Node::Text(text) if text == "none" => Ok(None),
         _ => duration.read(node).map(Some),
+    })
+}
+
+/// A limit of requests in flight.
+pub(super) fn in_flight_limit() -> Kind<MaxInFlight> {
+    let number = count(1_000_000);
+    Kind::new(format!("auto, none, or {}", number.right), move |node| match node {
+        Node::Text(text) if text == "auto" => Ok(MaxInFlight::Auto),
+        Node::Text(text) if text == "none" => Ok(MaxInFlight::Unlimited),
+        _ => number.read(node).map(MaxInFlight::Requests),
     })
 }
 

@@ -29,6 +29,8 @@ pub use tokenizers::{TokenizerError, check_tokenizers};
 
 use crate::config::Config;
 use crate::handover::state::Learned;
+use crate::pool::Snapshot;
+use crate::queue::Room;
 use crate::state::State;
 use crate::tls::{self, CertificateNews};
 use crate::{systemd, time, without_stalling};
@@ -110,6 +112,13 @@ pub(crate) fn start_with(
     let mut control = Loop { state, source, table, tokenizers, tls, refused_files: None };
     control.publish();
     Ok((Handle(handle), tokio::spawn(control.run(commands, incoming))))
+}
+
+/// Lets those that wait for room look again: something about backends has changed, or time has.
+fn stir(snapshot: &Snapshot) {
+    for pool in snapshot.pools() {
+        pool.pool.line().stir(Room::Anywhere);
+    }
 }
 
 // === impl Handle ===
@@ -207,12 +216,17 @@ impl Loop {
 
     fn publish(&mut self) {
         let snapshot = self.table.snapshot();
-        self.state.snapshot.store(Arc::new(snapshot));
+        let before = self.state.snapshot.swap(Arc::new(snapshot));
+        stir(&before);
+        stir(&self.state.snapshot.load());
     }
 
     fn tick(&mut self) {
         if self.table.tick(time::now()) {
             self.publish();
+        } else {
+            // Time alone can make room.
+            stir(&self.state.snapshot.load());
         }
     }
 

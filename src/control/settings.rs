@@ -8,11 +8,15 @@ use super::probe::{BackendId, Watched};
 use crate::client::Connections;
 use crate::config;
 use crate::pool::{
-    Backend, CostModel, Credentials, EjectionSettings, EngineState, Origin, Policy, PolicyKind, Polled, RetrySettings,
-    TierCredits, Timeouts,
+    Backend, CostModel, Credentials, EjectionSettings, EngineState, Hedging, InFlightLimit, Limits, Origin, Policy,
+    PolicyKind, Polled, Priorities, RetrySettings, TierCredits, Timeouts,
 };
+use crate::queue::QueueSettings;
 use crate::time::Moment;
 use crate::tls::{self, Upstream};
+
+/// Second attempts a second that a pool with next to no requests may make.
+const HEDGES_PER_SECOND: f64 = 0.1;
 
 pub(super) fn origin(url: &config::BackendUrl) -> Origin {
     let host = match &url.host {
@@ -87,6 +91,31 @@ pub(super) fn retry(retry: &config::Retry) -> RetrySettings {
         return RetrySettings { share: 0.0, floor_per_second: 0.0 };
     }
     RetrySettings { share: retry.budget, ..RetrySettings::default() }
+}
+
+pub(super) fn limits(pool: &config::Pool) -> Limits {
+    let in_flight = match pool.max_in_flight {
+        config::MaxInFlight::Auto => InFlightLimit::Auto,
+        config::MaxInFlight::Unlimited => InFlightLimit::Unlimited,
+        config::MaxInFlight::Requests(most) => InFlightLimit::Requests(most),
+    };
+    Limits { in_flight, max_pending_prefill: pool.max_pending_prefill }
+}
+
+pub(super) fn queue(pool: &config::Pool) -> QueueSettings {
+    let config::Queue { max_requests, max_bytes, max_wait, .. } = pool.queue;
+    QueueSettings { max_requests, max_bytes, max_wait }
+}
+
+pub(super) fn hedging(pool: &config::Pool) -> Option<Hedging> {
+    // What is unspent fades, so that a pool with a request now and then would never have a whole one.
+    let floor_per_second = if pool.hedging.budget > 0.0 { HEDGES_PER_SECOND } else { 0.0 };
+    let budget = RetrySettings { share: pool.hedging.budget, floor_per_second };
+    Some(Hedging { after: pool.hedging.after?, budget })
+}
+
+pub(super) fn priorities(pool: &config::Pool) -> Priorities {
+    Priorities { header: pool.queue.priority_header.clone(), by_field: pool.queue.priority_field }
 }
 
 pub(super) fn timeouts(pool: &config::Pool) -> Timeouts {

@@ -24,6 +24,8 @@ pub enum Reason {
     NoBackend,
     /// Shed: no room to hold the body.
     NoRoom,
+    /// Shed: every backend is full, and waiting was no use.
+    Shed,
     /// Rejected: the header was not whole in time.
     HeaderTimeout,
     /// Rejected: the body did not arrive in time.
@@ -140,7 +142,7 @@ pub(super) struct BuildLabels {
 
 impl Reason {
     /// All there are.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Served,
         Self::ClientGone,
         Self::Truncated,
@@ -149,6 +151,7 @@ impl Reason {
         Self::UnknownModel,
         Self::NoBackend,
         Self::NoRoom,
+        Self::Shed,
         Self::HeaderTimeout,
         Self::BodyTimeout,
         Self::UpstreamFailed,
@@ -173,6 +176,7 @@ impl Reason {
             Self::UnknownModel => "unknown_model",
             Self::NoBackend => "no_backend",
             Self::NoRoom => "no_room",
+            Self::Shed => "shed",
             Self::HeaderTimeout => "header_timeout",
             Self::BodyTimeout => "body_timeout",
             Self::UpstreamFailed => "upstream_failed",

@@ -3,8 +3,10 @@
 //! Counters and histograms are written where things happen; gauges of pools and backends are read from the published
 //! snapshot at scrape time (`admin`), so they cannot drift from it.
 
+mod hedges;
 mod labels;
 mod process;
+mod queue;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -21,8 +23,10 @@ use crate::pool::{Change, TimeLimit, Trust, TrustReason};
 use crate::shadow::Detour;
 use crate::tokens::NotTokenized;
 
+pub use hedges::{HedgeMetrics, HedgeOutcome};
 pub use labels::{BackendLabels, PoolLabels, Reason, RetryCause, ShadowLabels};
 use labels::{BuildLabels, LimitLabels, ReloadLabels, RequestLabels, RetryLabels, TokenizerLabels, TrustLabels};
+pub use queue::{PriorityLabels, QueueMetrics};
 
 /// Upper bounds of time to first token, seconds: from a warm short prompt to a cold very long one.
 const TTFT_BUCKETS: [f64; 16] =
@@ -65,6 +69,10 @@ const TOKENIZED: &str = "tokenized";
 /// The registry and the handles into it. Written by every part of the program, read by scrapes.
 #[derive(Debug)]
 pub struct Metrics {
+    /// Of the requests that wait.
+    pub queue: QueueMetrics,
+    /// Of second attempts.
+    pub hedges: HedgeMetrics,
     registry: parking_lot::RwLock<Registry>,
     /// Apart, as its names have no prefix.
     process: Registry,
@@ -109,6 +117,8 @@ impl Metrics {
     /// All metrics, registered, at zero.
     pub fn new() -> Self {
         let mut metrics = Self {
+            queue: QueueMetrics::new(),
+            hedges: HedgeMetrics::default(),
             registry: parking_lot::RwLock::new(Registry::with_prefix("warmgate")),
             process: process::registry(),
             requests: Family::default(),
@@ -142,6 +152,8 @@ impl Metrics {
         metrics.register_requests();
         metrics.register_tokens();
         metrics.register_operation();
+        metrics.queue.register(metrics.registry.get_mut());
+        metrics.hedges.register(metrics.registry.get_mut());
         metrics
     }
 
@@ -290,6 +302,8 @@ impl Metrics {
             let _ = family.get_or_create(&labels);
         }
         let _ = self.tokenized.get_or_create(&TokenizerLabels { pool: Arc::clone(pool), outcome: TOKENIZED });
+        self.queue.introduce(pool);
+        self.hedges.introduce(pool);
     }
 
     /// A backend is there: its series start at zero, but for those by status, which are too many.
@@ -441,6 +455,8 @@ impl Metrics {
         for outcome in [TOKENIZED].into_iter().chain(NotTokenized::WORDS) {
             self.tokenized.remove(&TokenizerLabels { pool: Arc::clone(pool), outcome });
         }
+        self.queue.forget(pool);
+        self.hedges.forget(pool);
         // Of requests for which no backend was chosen.
         self.forget(&BackendLabels { pool: Arc::clone(pool), backend: Arc::default() });
     }

@@ -7,6 +7,7 @@
 mod drain;
 mod ejection;
 mod feed;
+mod limits;
 mod load;
 mod model;
 mod policy;
@@ -22,19 +23,25 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::prefix::Scale;
+use crate::queue::Line;
 
 pub use drain::{Drain, DrainCause, DrainPhase};
 pub use ejection::{
     Admission, Ejection, EjectionCause, EjectionRecord, EjectionSettings, FailureKind, ProbePermit, Transition,
 };
 pub use feed::{EventFeed, EventView, TierCredits};
+pub use limits::{Fill, InFlightLimit, Limits};
+
 pub use load::{Answer, InFlight, Load, LoadView, MAX_WORK};
 pub use model::ModelEntry;
 pub use policy::{CostModel, Policy, PolicyKind};
 pub use rate::{PoolRate, RateSums};
 pub use recent::{RECENT_MEMORY, Recent};
 pub use retry_budget::{RetryBudget, RetrySettings};
-pub use snapshot::{BackendSnapshot, Credentials, EngineState, Health, OtherRouters, Polled, PoolSnapshot, Snapshot};
+pub use snapshot::{
+    BackendSnapshot, Credentials, EngineState, Health, Hedging, OtherRouters, Polled, PoolSnapshot, Priorities,
+    Snapshot,
+};
 pub use timeouts::{TimeLimit, Timeouts};
 pub use trust::{Change, Changes, ExactPrediction, Prediction, Reason as TrustReason, Trust, TrustMeter, TrustRecord};
 
@@ -66,6 +73,8 @@ pub struct Pool {
     name: Arc<str>,
     retry_budget: RetryBudget,
     scale: Scale,
+    hedge_budget: RetryBudget,
+    line: Arc<Line>,
     /// The number of the next decision. Its lock also makes decisions of the pool follow one another.
     turn: Mutex<u64>,
 }
@@ -135,7 +144,14 @@ impl Backend {
 impl Pool {
     /// A pool that has taken no decision yet. `name` is its label in logs and metrics, `scale` its model's.
     pub fn new(name: impl Into<Arc<str>>, scale: Scale) -> Self {
-        Self { name: name.into(), retry_budget: RetryBudget::default(), scale, turn: Mutex::new(0) }
+        Self {
+            name: name.into(),
+            retry_budget: RetryBudget::default(),
+            scale,
+            hedge_budget: RetryBudget::default(),
+            line: Arc::default(),
+            turn: Mutex::new(0),
+        }
     }
 
     /// The label.
@@ -146,6 +162,16 @@ impl Pool {
     /// What may be spent on retries.
     pub fn retry_budget(&self) -> &RetryBudget {
         &self.retry_budget
+    }
+
+    /// What may be spent on second attempts beside the first.
+    pub fn hedge_budget(&self) -> &RetryBudget {
+        &self.hedge_budget
+    }
+
+    /// The requests that wait for room at its backends.
+    pub fn line(&self) -> &Arc<Line> {
+        &self.line
     }
 
     /// How the bytes of its prompts become tokens and blocks.

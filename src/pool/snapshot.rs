@@ -10,15 +10,16 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::{
-    Admission, Backend, Drain, DrainPhase, EjectionSettings, EventView, ModelEntry, Policy, Pool, PoolRate,
-    RetrySettings, TierCredits, Timeouts, Trust,
+    Admission, Backend, Drain, DrainPhase, EjectionSettings, EventView, Fill, Limits, ModelEntry, Policy, Pool,
+    PoolRate, RetrySettings, TierCredits, Timeouts, Trust,
 };
 use crate::locality::{ExactTenant, LocalityIndex, Tenant};
+use crate::queue::{Priority, QueueSettings};
 use crate::time::Moment;
 use crate::tls::Upstream;
 use crate::tokens;
@@ -50,6 +51,16 @@ pub struct PoolSnapshot {
     pub ejection: EjectionSettings,
     /// What it may retry.
     pub retry: RetrySettings,
+    /// How much one backend is given at a time.
+    pub limits: Limits,
+    /// How many requests wait when all have that.
+    pub queue: QueueSettings,
+    /// How often a streamed request that waits is given a sign of life.
+    pub keep_alive: Option<Duration>,
+    /// When a request is sent to a second backend.
+    pub hedging: Option<Hedging>,
+    /// What says how urgent a request is.
+    pub priorities: Priorities,
     /// How long its requests may take.
     pub timeouts: Timeouts,
     /// Whose credentials its backends are shown.
@@ -66,6 +77,24 @@ pub struct PoolSnapshot {
     pub silent_after: NonZeroU32,
     /// Its backends. Decisions name them by their index here.
     pub backends: Vec<BackendSnapshot>,
+}
+
+/// Second attempts beside the first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hedging {
+    /// Without a first token for so long.
+    pub after: Duration,
+    /// As a share of the requests.
+    pub budget: RetrySettings,
+}
+
+/// What may say how urgent a request is; nothing, by default, makes all alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Priorities {
+    /// The header that names it.
+    pub header: Option<HeaderName>,
+    /// Whether the number `priority` in a body does: below 0 is high, above it low.
+    pub by_field: bool,
 }
 
 /// Whose credentials go to a backend with a request.
@@ -208,6 +237,11 @@ impl PoolSnapshot {
             policy: Policy::default(),
             ejection: EjectionSettings::default(),
             retry: RetrySettings::default(),
+            limits: Limits::default(),
+            queue: QueueSettings::default(),
+            keep_alive: None,
+            hedging: None,
+            priorities: Priorities::default(),
             timeouts: Timeouts::default(),
             credentials: Credentials::default(),
             holds_header: true,
@@ -223,6 +257,13 @@ impl PoolSnapshot {
     /// Whether a request could be served now, without failing open.
     pub fn can_serve(&self, now: Moment) -> bool {
         self.backends.iter().any(|backend| backend.can_serve(now))
+    }
+
+    /// How `backend`, one of its own, stands to its limits.
+    pub fn fill(&self, backend: &BackendSnapshot, now: Moment) -> Fill {
+        let load = backend.backend.load().view(now);
+        let engine = backend.engine.current(self.policy.stale_after, now);
+        self.limits.fill(&load, &engine, self.rate().for_backend(load.rate))
     }
 
     /// The sizes of block that its backends' events have, tokens.
@@ -246,6 +287,25 @@ impl PoolSnapshot {
     /// The prefill rate of its backends together.
     pub fn rate(&self) -> PoolRate {
         PoolRate::of(self.backends.iter().map(|backend| backend.backend.load().rate()))
+    }
+}
+
+// === impl Priorities ===
+
+impl Priorities {
+    /// The priority of a request with these header fields and this number in its body. The header comes first. Nothing
+    /// makes a request more urgent than `class`, that of its caller, which it has if it says nothing that is known. Where
+    /// callers have no class, that is [`Priority::Normal`], and anything can be asked for.
+    pub fn priority(&self, headers: &HeaderMap, field: Option<i64>, class: Option<Priority>) -> Priority {
+        let named = self.header.as_ref().and_then(|name| headers.get(name)).and_then(|value| value.to_str().ok());
+        let by_header = named.and_then(|name| Priority::named(name.trim()));
+        let by_field = field.filter(|_| self.by_field).map(|number| match number {
+            ..0 => Priority::High,
+            0 => Priority::Normal,
+            1.. => Priority::Low,
+        });
+        // The less urgent one is the greater one.
+        by_header.or(by_field).max(class).unwrap_or_default()
     }
 }
 
@@ -311,6 +371,11 @@ impl BackendSnapshot {
 // === impl EngineState ===
 
 impl EngineState {
+    /// The same without a reading that is older than `limit`.
+    pub fn current(&self, limit: Duration, now: Moment) -> Self {
+        Self { polled: self.polled_within(limit, now), ..*self }
+    }
+
     /// The last reading, if it is no older than `limit`.
     pub fn polled_within(&self, limit: Duration, now: Moment) -> Option<Polled> {
         self.polled.filter(|polled| now.since(polled.observed_at) <= limit)
@@ -351,6 +416,46 @@ mod tests {
         assert_eq!(name_for(&one, Some("other")), None, "the only pool does not serve a model it does not name");
         assert_eq!(name_for(&one, None).as_deref(), Some("a"), "a request without a model can only mean it");
         assert_eq!(name_for(&Snapshot::default(), None), None);
+    }
+
+    #[test]
+    fn only_what_is_configured_says_how_urgent_a_request_is() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-priority", "High".parse().unwrap());
+        let silent = Priorities::default();
+        assert_eq!(silent.priority(&headers, Some(9), None), Priority::Normal);
+        let both = Priorities { header: Some(HeaderName::from_static("x-priority")), by_field: true };
+        assert_eq!(both.priority(&headers, Some(9), None), Priority::High, "the header comes first");
+        let by_number = [-1, 0, 1].map(|number| both.priority(&HeaderMap::new(), Some(number), None));
+        assert_eq!(by_number, Priority::ALL);
+        headers.insert("x-priority", "now!".parse().unwrap());
+        assert_eq!(both.priority(&headers, None, None), Priority::Normal);
+    }
+
+    #[test]
+    fn nobody_is_more_urgent_than_his_class() {
+        use Priority::{High, Low, Normal};
+        let priorities = Priorities { header: Some(HeaderName::from_static("x-priority")), by_field: true };
+        for (class, asked, given) in [
+            (High, None, High),
+            (High, Some("normal"), Normal),
+            (Normal, Some("high"), Normal),
+            (Normal, Some("low"), Low),
+            (Low, Some("high"), Low),
+            (Low, None, Low),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(asked) = asked {
+                headers.insert("x-priority", asked.parse().unwrap());
+            }
+            assert_eq!(priorities.priority(&headers, None, Some(class)), given, "{class:?} asks for {asked:?}");
+        }
+        assert_eq!(priorities.priority(&HeaderMap::new(), Some(-1), Some(Low)), Low, "nor by the number");
+        assert_eq!(
+            Priorities::default().priority(&HeaderMap::new(), None, Some(High)),
+            High,
+            "nothing has to be asked for"
+        );
     }
 
     #[test]

@@ -1,24 +1,28 @@
 //! Attends to the time limits of an attempt: gives them to Pingora where it knows them, and to a [`Watch`] where not.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
 
 use super::context::RequestContext;
-use super::limits::{Asked, Deadlines, Lines, Watch};
+use super::hedge::Hedge;
+use super::limits::{Asked, Deadlines, Grip, Lines, Watch};
 use super::reject::Reject;
 use crate::pool::TimeLimit;
 use crate::state::State;
 use crate::time;
 
+/// What Pingora has for the descriptor of a stream that is no socket.
+const NO_DESCRIPTOR: RawFd = -1;
+
 /// Prepares the connection of an attempt; an error if the request has no time left.
-pub(super) fn prepare(lines: &std::sync::Arc<Lines>, peer: &mut HttpPeer, ctx: &mut RequestContext) -> Result<()> {
+pub(super) fn prepare(state: &State, lines: &Arc<Lines>, peer: &mut HttpPeer, ctx: &mut RequestContext) -> Result<()> {
     let now = time::now();
     let end = ctx.end();
     if end.is_some_and(|end| end <= now) {
-        ctx.answer.limit = Some(TimeLimit::Total);
-        return Err(ctx.refuse(Reject::TimedOut(TimeLimit::Total)));
+        return Err(give_up(state, ctx));
     }
     let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return Ok(()) };
     let timeouts = route.pool().timeouts;
@@ -33,14 +37,26 @@ pub(super) fn prepare(lines: &std::sync::Arc<Lines>, peer: &mut HttpPeer, ctx: &
     Ok(())
 }
 
-/// The attempt has its connection.
+/// The refusal of a request that has no time left.
+pub(super) fn give_up(state: &State, ctx: &mut RequestContext) -> Box<Error> {
+    note(state, TimeLimit::Total, ctx);
+    ctx.refuse(Reject::TimedOut(TimeLimit::Total))
+}
+
+/// The attempt has its connection, or a relay in its place.
 pub(super) fn begin(lines: &Lines, is_reused: bool, descriptor: RawFd, ctx: &mut RequestContext) {
     let end = ctx.end();
     let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return };
     let Some(line) = attempt.line.take() else { return };
     let asked = if route.plan.is_stream { Asked::Streamed } else { Asked::Whole };
     let deadlines = Deadlines::new(route.pool().timeouts, asked, time::now(), end);
-    attempt.watch = Watch::begin(lines, (line, is_reused, descriptor), deadlines);
+    let relay = ctx.hedge.as_ref().filter(|_| descriptor == NO_DESCRIPTOR).map(Hedge::relay);
+    let grip = match relay {
+        Some(relay) => Some(Grip::Relay(relay)),
+        None => lines.grip(line, is_reused, descriptor),
+    };
+    // What cannot be cut is not watched.
+    attempt.watch = grip.map(|grip| Watch::begin(grip, deadlines));
 }
 
 /// The limit that `error` is about.

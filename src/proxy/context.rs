@@ -3,15 +3,19 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use pingora_core::{Error, ErrorType};
+use pingora_proxy::Session;
 use smallvec::SmallVec;
 
 use super::body::Buffered;
 use super::finish;
+use super::hedge::Hedge;
 use super::hold::Held;
+use super::keep_alive::Unstreamed;
 use super::limits::{Line, Watch};
 use super::plan::Plan;
 use super::reject::Reject;
@@ -20,7 +24,8 @@ use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
 use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot, TimeLimit};
-use crate::request::ResponseReader;
+use crate::queue::{self, Room};
+use crate::request::{Endpoint, ResponseReader};
 use crate::shadow::ShadowInFlight;
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -46,6 +51,8 @@ pub struct RequestContext {
     /// Where the request goes; none until it was read.
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
+    /// What its relay is known by, if a second attempt may follow beside this one.
+    pub(super) hedge: Option<Hedge>,
     /// What it has taken in the shadow of its pool.
     pub(super) shadow: Option<ShadowInFlight>,
     /// Attempts made.
@@ -54,6 +61,12 @@ pub struct RequestContext {
     pub(super) tried: SmallVec<[usize; 4]>,
     /// A pooled connection turned out to be stale: once a request, that is nobody's fault.
     pub(super) was_stale: bool,
+    /// How long it has waited for room, if it had to.
+    pub(super) queued: Option<Duration>,
+    /// Until when it may, if it had to.
+    pub(super) wait_until: Option<Moment>,
+    /// Whether the header of an event stream was sent while it waited ([`super::keep_alive`]).
+    pub(super) is_opened: bool,
     pub(super) answer: Answer,
     /// Why we reply ourselves.
     pub(super) reject: Option<Reject>,
@@ -74,7 +87,7 @@ pub(super) struct Seen {
 pub(super) struct Route {
     pub(super) snapshot: Arc<Snapshot>,
     pub(super) pool: usize,
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     /// When the request was whole: TTFT counts from here.
     pub(super) received: Moment,
     pub(super) decision_micros: u64,
@@ -90,12 +103,20 @@ pub(super) struct Attempt {
     /// Times that its engine had lost all it had when the request went there.
     pub(super) clears: u64,
     pub(super) in_flight: InFlight,
+    /// Behind `in_flight`, so that it is dropped after it.
+    pub(super) room: TakenRoom,
     pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
     pub(super) probe: Option<ProbePermit>,
     /// What its connection will be known by, until it has one.
     pub(super) line: Option<Arc<Line>>,
     /// Sees to its time limits, as soon as it has a connection.
     pub(super) watch: Option<Watch>,
+}
+
+/// What a request has taken of its backend's room. Those that wait look for room when it is dropped.
+pub(super) struct TakenRoom {
+    line: Arc<queue::Line>,
+    backend: u64,
 }
 
 /// What was seen of the response.
@@ -106,6 +127,8 @@ pub(super) struct Answer {
     pub(super) status: Option<u16>,
     pub(super) is_success: bool,
     pub(super) is_stream: bool,
+    /// It is no event stream, and has to be an event of one that was opened.
+    pub(super) unstreamed: Option<Unstreamed>,
     pub(super) first_token: Option<Moment>,
     /// Informational responses before it.
     pub(super) informational: u32,
@@ -138,13 +161,22 @@ impl RequestContext {
             request_bytes: 0,
             route: None,
             attempt: None,
+            hedge: None,
             shadow: None,
             attempts: 0,
             tried: SmallVec::new(),
             was_stale: false,
+            queued: None,
+            wait_until: None,
+            is_opened: false,
             answer: Answer::default(),
             reject: None,
         }
+    }
+
+    /// What it is served from.
+    pub(super) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state)
     }
 
     /// Notes why we reply ourselves, and makes the error that tells Pingora to stop.
@@ -152,6 +184,14 @@ impl RequestContext {
         let error = Error::explain(ErrorType::HTTPStatus(reject.status().as_u16()), "refused");
         self.reject = Some(reject);
         error
+    }
+
+    /// Whether anything of a backend's answer was sent downstream. A header that we sent by ourselves is nothing of it.
+    pub(super) fn has_begun(&self, session: &Session) -> bool {
+        match self.is_opened {
+            true => self.answer.status.is_some() && self.answer.held.is_none(),
+            false => session.response_written().is_some_and(|header| !header.status.is_informational()),
+        }
     }
 
     /// Puts the held body in place of what Pingora's retry buffer holds.
@@ -167,6 +207,11 @@ impl RequestContext {
     pub(super) fn rank(&self) -> Option<u32> {
         let (route, attempt) = self.route.as_ref().zip(self.attempt.as_ref())?;
         route.pool().backends.get(attempt.index)?.rank
+    }
+
+    /// The endpoint that its client called, if it carries a prompt.
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        self.route.as_ref()?.plan.endpoint
     }
 
     /// When its time is up, all attempts together.
@@ -193,10 +238,50 @@ impl Drop for RequestContext {
     }
 }
 
+// === impl TakenRoom ===
+
+impl TakenRoom {
+    pub(super) fn at(pool: &PoolSnapshot, backend: &Backend) -> Self {
+        Self { line: Arc::clone(pool.pool.line()), backend: backend.identity() }
+    }
+
+    /// There may be more room there: what it has in flight has become less work.
+    pub(super) fn stir(&self) {
+        self.line.stir(Room::At(self.backend));
+    }
+}
+
+impl Drop for TakenRoom {
+    fn drop(&mut self) {
+        self.stir();
+    }
+}
+
 // === impl Route ===
 
 impl Route {
     pub(super) fn pool(&self) -> &PoolSnapshot {
         &self.snapshot.pools()[self.pool]
+    }
+
+    /// The same for somebody else.
+    pub(super) fn share(&self) -> Self {
+        Self { snapshot: Arc::clone(&self.snapshot), plan: Arc::clone(&self.plan), ..*self }
+    }
+
+    /// Takes the view that is published now, and names the backends of `tried` by their places in it. False if the pool is
+    /// no longer there; nothing has changed then.
+    pub(super) fn renew(&mut self, published: &Arc<Snapshot>, tried: &mut SmallVec<[usize; 4]>) -> bool {
+        if self.snapshot.generation() == published.generation() {
+            return true;
+        }
+        let Some(pool) = published.pool_named(self.pool().pool.name()) else { return false };
+        let place = |old: &usize| {
+            let backend = &self.pool().backends.get(*old)?.backend;
+            published.pools()[pool].backends.iter().position(|new| Arc::ptr_eq(&new.backend, backend))
+        };
+        *tried = tried.iter().filter_map(place).collect();
+        (self.snapshot, self.pool) = (Arc::clone(published), pool);
+        true
     }
 }

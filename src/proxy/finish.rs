@@ -73,7 +73,8 @@ fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason
 fn outcome(session: &Session, error: Option<&Error>, ctx: &RequestContext) -> (u16, Reason) {
     let written = session.response_written().map(|header| header.status.as_u16()).filter(|&status| status >= 200);
     if let Some(reject) = &ctx.reject {
-        return (reject.status().as_u16(), reject.reason());
+        // Where a stream had been opened its status was sent by then.
+        return (written.unwrap_or(reject.status().as_u16()), reject.reason());
     }
     match (error, written) {
         (Some(error), _) if *error.esource() == ErrorSource::Downstream => {
@@ -153,6 +154,7 @@ fn line<'a>(ctx: &'a RequestContext, usage: Option<Usage>, record: &'a RequestRe
         reported_prompt_tokens: usage.map(|usage| usage.prompt_tokens),
         reported_cached_tokens: usage.and_then(|usage| usage.cached_tokens),
         output_tokens: usage.map(|usage| usage.output_tokens),
+        queued_millis: ctx.queued.map(|time| time.as_secs_f64() * 1e3),
         decision_micros: route.map(|route| route.decision_micros),
         ttft_millis: record.ttft_seconds.map(|seconds| seconds * 1e3),
         duration_millis: record.duration_seconds * 1e3,

@@ -36,7 +36,8 @@ pub(super) struct Held {
 pub(super) fn wants(header: &ResponseHeader, is_stream: bool, ctx: &RequestContext) -> Option<Held> {
     let route = ctx.route.as_ref()?;
     let generates = route.plan.endpoint.is_some_and(|endpoint| endpoint.generates());
-    if !generates || !route.pool().holds_header || !header.status.is_success() {
+    let may_be_nothing = header.status.is_success() && header.status != StatusCode::NO_CONTENT;
+    if !generates || !route.pool().holds_header || !may_be_nothing {
         return None;
     }
     let length = header.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -92,8 +93,11 @@ pub(super) fn look(
 fn release(session: &mut Session, bytes: &mut Option<Bytes>, ctx: &mut RequestContext) -> Result<()> {
     let Some(Held { opening, header: Some(header) }) = ctx.answer.held.take() else { return Ok(()) };
     session.set_ignore_info_resp(false);
-    downstream::keep_date(session, &header);
-    downstream::write_header_now(session, header)?;
+    // Where the stream was opened while the request waited it has had a header.
+    if !ctx.is_opened {
+        downstream::keep_date(session, &header);
+        downstream::write_header_now(session, header)?;
+    }
     *bytes = Some(opening.into_bytes().freeze());
     // No attempt follows, so nothing needs the request's body any more.
     ctx.body = None;

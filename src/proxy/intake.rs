@@ -1,6 +1,6 @@
 //! Takes a request in: its limits, its body, what it asks for. Nothing has been sent to a backend yet.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use http::Method;
 use http::header::{HeaderName, TRANSFER_ENCODING};
@@ -80,14 +80,14 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     let received = time::now();
     let snapshot = state.snapshot.load_full();
     let bytes = ctx.body.as_ref().map(body::Buffered::bytes).unwrap_or_default();
-    let head = plan::Head::of(session.req_header());
+    let head = plan::Head::of(session.req_header(), ctx.caller.as_ref().map(|caller| caller.priority()));
     let planned = plan::plan(&snapshot, head, &bytes, &state.responses).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
     callers::permit(ctx, &snapshot.pools()[pool], &plan).map_err(|reject| ctx.refuse(reject))?;
     if let Some(failure) = plan.tokenizing {
         state.metrics.tokenized(snapshot.pools()[pool].pool.name(), failure);
     }
-    ctx.route = Some(Route { snapshot, pool, plan, received, decision_micros: 0 });
+    ctx.route = Some(Route { snapshot, pool, plan: Arc::new(plan), received, decision_micros: 0 });
     Ok(false)
 }
 

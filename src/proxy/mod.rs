@@ -1,18 +1,21 @@
 //! The data path: one request from its header to its log line.
 //!
 //! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call,
-//! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`peer`] chooses and connects, [`attend`]
-//! sees to time limits, [`response`] watches the answer, [`hold`] keeps it back while it may be none, [`reject`],
-//! [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs.
+//! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`waiting`] finds it a backend with room,
+//! [`peer`] says how to connect, [`attend`] sees to time limits, [`response`] watches the answer, [`hold`] keeps it back while
+//! it may be none, [`reject`], [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs.
 
 mod attend;
 mod blocks;
 pub mod body;
 mod callers;
 mod context;
+mod event;
 mod finish;
+mod hedge;
 mod hold;
 mod intake;
+mod keep_alive;
 mod last_words;
 mod limits;
 mod linger;
@@ -25,6 +28,7 @@ mod reply;
 mod response;
 mod retry;
 mod trace;
+mod waiting;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -83,9 +87,10 @@ impl ProxyHttp for Gateway {
         intake::take(&self.state, session, ctx).await
     }
 
-    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
-        let mut peer = peer::choose(&self.state, ctx)?;
-        attend::prepare(&self.lines, &mut peer, ctx)?;
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
+        let mut peer = peer::choose(&self.state, session, ctx).await?;
+        attend::prepare(&self.state, &self.lines, &mut peer, ctx)?;
+        hedge::arm(ctx, &mut peer);
         Ok(peer)
     }
 
@@ -138,6 +143,7 @@ impl ProxyHttp for Gateway {
         header: &mut ResponseHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
+        hedge::settle(ctx);
         response::judge(&self.state, session, header, ctx)
     }
 
@@ -147,6 +153,7 @@ impl ProxyHttp for Gateway {
         header: &mut ResponseHeader,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
+        keep_alive::expect(session, header, ctx).await?;
         response::annotate(&self.state, session, header, ctx)
     }
 
@@ -159,6 +166,9 @@ impl ProxyHttp for Gateway {
     ) -> Result<Option<Duration>> {
         hold::look(&self.state, session, bytes, end_of_stream, ctx)?;
         response::watch(&self.state, bytes.as_ref(), end_of_stream, ctx)?;
+        if let Some(unstreamed) = &mut ctx.answer.unstreamed {
+            unstreamed.convert(bytes, end_of_stream);
+        }
         Ok(None)
     }
 

@@ -7,9 +7,11 @@ use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::Result;
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_http::RequestHeader;
+use pingora_proxy::Session;
 
-use super::context::{Answer, Attempt, RequestContext, Route};
+use super::context::{Answer, Attempt, RequestContext, Route, TakenRoom};
 use super::reject::Reject;
+use super::waiting::{self, Found};
 use super::{callers, linger};
 use crate::metrics::BackendLabels;
 use crate::pool::{BackendSnapshot, Prediction};
@@ -22,28 +24,19 @@ use crate::time::{self, Moment};
 const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
 
 /// Chooses, accounts for the choice and returns where to connect.
-pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
+pub(super) async fn choose(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
     // Gives back what a failed attempt had taken, and forgets its answer: nothing of it was sent on.
     ctx.attempt = None;
     ctx.answer = Answer::default();
+    let Found { matched, dispatched, started } = waiting::find(state, session, ctx).await?;
     let Some(route) = &mut ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
-    let started = time::now();
-    let matched = route.plan.matched(&state.index, &state.events, route.pool());
-    let dispatched = match dispatch(route, &matched.tokens, &ctx.tried) {
-        Ok(dispatched) => dispatched,
-        Err(NoBackend { .. }) => {
-            let pool = route.pool().pool.name().to_string();
-            let reject = match ctx.attempts {
-                0 => Reject::NoBackend { pool },
-                attempts => Reject::UpstreamFailed { attempts },
-            };
-            return Err(ctx.refuse(reject));
-        }
-    };
+    let prediction = matched.predictions[dispatched.decision.index];
     let matched_tokens = u64::from(dispatched.decision.matched_tokens);
     if ctx.attempts == 0
         && let Err(limited) = callers::charge_uncached(&mut ctx.charge, &route.plan, matched_tokens, started)
     {
+        // The room goes to one that waits.
+        drop(attempt(state, route, dispatched, prediction));
         return Err(ctx.refuse(limited.into()));
     }
     route.decision_micros = time::now().since(started).as_micros().try_into().unwrap_or(u64::MAX);
@@ -60,7 +53,6 @@ pub(super) fn choose(state: &State, ctx: &mut RequestContext) -> Result<Box<Http
         peer.group_key = fastrand::u64(1..);
         peer.options.idle_timeout = Some(Duration::ZERO);
     }
-    let prediction = matched.predictions[dispatched.decision.index];
     ctx.attempt = Some(attempt(state, route, dispatched, prediction));
     peer.ok_or_else(|| ctx.refuse(Reject::Internal))
 }
@@ -73,21 +65,27 @@ pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
     matches!(filtered.pass, Pass::Normal | Pass::Draining | Pass::FailOpen)
 }
 
-fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
+/// Chooses a backend that has room and accounts for the choice.
+pub(super) fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
     let (pool, plan) = (route.pool(), &route.plan);
     let (query, answer, now) = (plan.query_in(pool), plan.answer(), time::now());
-    let only = query.owner;
     let mut rng = fastrand::Rng::new();
-    if let Some(only) = only.filter(|only| !tried.contains(only)) {
+    if let Some(only) = owner(route, tried) {
         // Tried first where it can serve at all; if not, another may still know what to answer.
         let others: Vec<usize> = (0..pool.backends.len()).filter(|&index| index != only).collect();
-        if let Ok(dispatched) = routing::dispatch(pool, &query, matched, &others, answer, now, &mut rng)
-            && dispatched.decision.index == only
-        {
-            return Ok(dispatched);
+        match routing::dispatch(pool, &query, matched, &others, answer, now, &mut rng) {
+            Ok(dispatched) if dispatched.decision.index == only => return Ok(dispatched),
+            // It can, and will.
+            Err(none) if none.full.iter().any(|full| full.index == only) => return Err(none),
+            _ => {}
         }
     }
     routing::dispatch(pool, &query, matched, tried, answer, now, &mut rng)
+}
+
+/// The backend that has what the request refers to, unless it was tried.
+pub(super) fn owner(route: &Route, tried: &[usize]) -> Option<usize> {
+    route.plan.query_in(route.pool()).owner.filter(|only| !tried.contains(only))
 }
 
 fn count(state: &State, route: &Route, dispatched: &Dispatched) {
@@ -126,7 +124,8 @@ fn replay(state: &State, route: &Route, dispatched: &Dispatched, now: Moment) ->
     shadow.replay(&replay, now)
 }
 
-fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Prediction) -> Attempt {
+/// Accounts for an attempt at the backend that was chosen.
+pub(super) fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Prediction) -> Attempt {
     let chosen = &route.pool().backends[dispatched.decision.index];
     let blocks = route.plan.chains().map(|chain| state.index.begin(chosen.tenant, Arc::clone(&chain.blocks))).collect();
     Attempt {
@@ -136,6 +135,7 @@ fn attempt(state: &State, route: &Route, dispatched: Dispatched, prediction: Pre
         prediction,
         clears: linger::clears(&chosen.feeds),
         in_flight: dispatched.in_flight,
+        room: TakenRoom::at(route.pool(), &chosen.backend),
         blocks,
         probe: dispatched.permit,
         line: None,

@@ -16,6 +16,7 @@ use super::blocks::{Cutter, PromptBlocks};
 use super::reject::Reject;
 use crate::pool::{Answer, PoolSnapshot, Snapshot};
 use crate::prefix::{BlockHash, Chain, Sample};
+use crate::queue::Priority;
 use crate::request::{self, Endpoint, PromptRequest, ReadError};
 use crate::responses::{Owner, ResponseOwners, id_in_path};
 use crate::routing::{Query, prefix_key};
@@ -35,6 +36,8 @@ pub struct Head<'a> {
     pub path: &'a str,
     /// Its fields; in one of them a pool may look for the session.
     pub headers: &'a HeaderMap,
+    /// The class of its caller, where callers have one.
+    pub class: Option<Priority>,
 }
 
 /// A request as routing sees it.
@@ -59,6 +62,8 @@ pub struct Plan {
     more_prompts: u64,
     session_key: Option<u64>,
     prefix_key: Option<u64>,
+    /// How urgent it is.
+    pub priority: Priority,
     /// Canonical bytes, if the engine's count of tokens will be a count of these.
     measured_bytes: Option<u64>,
 }
@@ -66,9 +71,9 @@ pub struct Plan {
 // === impl Head ===
 
 impl<'a> Head<'a> {
-    /// What matters of `header`.
-    pub fn of(header: &'a RequestHeader) -> Self {
-        Self { is_post: header.method == Method::POST, path: header.uri.path(), headers: &header.headers }
+    /// What matters of `header`, sent by a caller of this class.
+    pub fn of(header: &'a RequestHeader, class: Option<Priority>) -> Self {
+        Self { is_post: header.method == Method::POST, path: header.uri.path(), headers: &header.headers, class }
     }
 }
 
@@ -138,6 +143,7 @@ fn plan_prompt(
         expects_usage: request.expects_usage(),
         prompt_tokens: prompts.iter().map(|prompt| prompt.tokens).sum::<u64>() + unread_tokens,
         owner: request.previous_response_id.as_deref().and_then(|id| responses.owner(id)),
+        priority: pool.priorities.priority(head.headers, request.priority, head.class),
         session_key: session_field.filter(|key| !key.is_empty()).or(session_member).map(xxh3_64),
         prefix_key: prompts.first().and_then(|first| prefix_key(&first.chain.blocks, *block_tokens)),
         measured_bytes: measured_bytes(request, &prompts).filter(|_| ids.is_none()),
@@ -159,7 +165,8 @@ fn plan_other(
     let pool = owners_pool.or_else(|| snapshot.pool_for(model.as_deref()));
     let first = if model.is_none() && !snapshot.pools().is_empty() { Some(0) } else { None };
     let pool = pool.or(first).ok_or_else(|| Reject::UnknownModel { model: model.clone().unwrap_or_default() })?;
-    Ok((pool, Plan { model, owner, ..Plan::default() }))
+    let priority = snapshot.pools()[pool].priorities.priority(head.headers, None, head.class);
+    Ok((pool, Plan { model, owner, priority, ..Plan::default() }))
 }
 
 /// The model that a request without a prompt names: in its path, or in a JSON body.

@@ -17,10 +17,14 @@ use crate::config::Config;
 use crate::downstream::Fault;
 use crate::metrics::Reason;
 use crate::pool::TimeLimit;
+use crate::queue::Refusal;
 use crate::request::ReadError;
 
 /// Longest part of a model's name that is repeated in a message.
 const MAX_NAME_BYTES: usize = 128;
+
+/// Longest `Retry-After`: OpenAI's libraries take a longer one for no advice at all.
+const MAX_RETRY_AFTER_SECONDS: u32 = 60;
 
 /// Why a request gets no backend's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +61,20 @@ pub enum Reject {
     UpstreamFailed {
         /// How many were made.
         attempts: u32,
+    },
+    /// A backend answered with this status on a stream that was opened already, and with nothing that could be passed on.
+    UpstreamStatus {
+        /// The status.
+        status: u16,
+    },
+    /// The pool's backends are full, and waiting is no use.
+    Shed {
+        /// Why it does not wait, or no longer.
+        refusal: Refusal,
+        /// The pool's name.
+        pool: String,
+        /// When what waits will be gone, as far as that is known.
+        estimate: Duration,
     },
     /// The last attempt, or the whole request, took longer than this limit.
     TimedOut(TimeLimit),
@@ -137,7 +155,11 @@ impl Reject {
             Self::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::NoBackend { .. } | Self::NoRoom => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTimeout(_) | Self::HeaderTimeout(_) => StatusCode::REQUEST_TIMEOUT,
-            Self::UpstreamFailed { .. } | Self::BackendKey { .. } | Self::BrokenOff => StatusCode::BAD_GATEWAY,
+            // Not 503, which would say that the service is down: balancers in front would go elsewhere.
+            Self::Shed { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } | Self::BackendKey { .. } | Self::BrokenOff => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -154,8 +176,9 @@ impl Reject {
             Self::UnknownModel { .. } => Reason::UnknownModel,
             Self::NoBackend { .. } => Reason::NoBackend,
             Self::NoRoom => Reason::NoRoom,
+            Self::Shed { .. } => Reason::Shed,
             Self::BodyTimeout(_) => Reason::BodyTimeout,
-            Self::UpstreamFailed { .. } => Reason::UpstreamFailed,
+            Self::UpstreamFailed { .. } | Self::UpstreamStatus { .. } => Reason::UpstreamFailed,
             Self::Unauthorized { .. } => Reason::Unauthorized,
             Self::Denied { .. } => Reason::Denied,
             Self::Limited(_) => Reason::Limited,
@@ -170,11 +193,8 @@ impl Reject {
     pub fn retry_after_seconds(&self) -> Option<u32> {
         match self {
             Self::NoBackend { .. } | Self::NoRoom => Some(1),
-            // Rounded up: whoever comes back then is not too early.
-            Self::Limited(limited) => {
-                let millis = limited.retry_after.as_millis().div_ceil(1000).max(1);
-                Some(u32::try_from(millis).unwrap_or(u32::MAX))
-            }
+            Self::Shed { estimate, .. } => Some(whole_seconds(*estimate).min(MAX_RETRY_AFTER_SECONDS)),
+            Self::Limited(limited) => Some(whole_seconds(limited.retry_after)),
             _ => None,
         }
     }
@@ -198,8 +218,15 @@ impl Reject {
             Self::BackendKey { .. } => "backend_key_refused",
             Self::NoBackend { .. } => "no_backend",
             Self::NoRoom => "overloaded",
+            Self::Shed { refusal, .. } => match refusal {
+                Refusal::Full => "queue_full",
+                Refusal::TooLong => "queue_too_long",
+                Refusal::TimedOut => "queue_timed_out",
+                Refusal::Displaced => "queue_displaced",
+            },
             Self::BodyTimeout(_) => "body_timeout",
             Self::UpstreamFailed { .. } => "upstream_failed",
+            Self::UpstreamStatus { .. } => "upstream_status",
             Self::TimedOut(limit) => match limit {
                 TimeLimit::Connect => "connect_timeout",
                 TimeLimit::FirstToken => "first_token_timeout",
@@ -236,12 +263,14 @@ impl Reject {
             Self::NoRoom => {
                 "Too many request bytes are held at the moment (limits.max_buffered_bytes). Try again shortly.".into()
             }
+            Self::Shed { refusal, pool, estimate } => shed(*refusal, pool, *estimate),
             Self::BodyTimeout(limit) => {
                 format!("The request body did not arrive within {limit:?} (limits.body_timeout).")
             }
             Self::UpstreamFailed { attempts } => {
                 format!("The backends failed before they replied ({attempts} attempts).")
             }
+            Self::UpstreamStatus { status } => format!("The backend answered with status {status}."),
             Self::Unauthorized { has_key: false } => {
                 "An API key is required: send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`.".into()
             }
@@ -289,7 +318,12 @@ impl Reject {
 
     /// The body of an error event in Anthropic's form.
     pub fn anthropic_body(&self) -> Bytes {
-        let error = serde_json::json!({ "type": "api_error", "message": self.message() });
+        let kind = match self.status() {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_client_error() => "invalid_request_error",
+            _ => "api_error",
+        };
+        let error = serde_json::json!({ "type": kind, "message": self.message() });
         serde_json::json!({ "type": "error", "error": error }).to_string().into()
     }
 
@@ -298,6 +332,7 @@ impl Reject {
         match self {
             Self::Limited(Limited { kind: LimitKind::Requests | LimitKind::Concurrent, .. }) => "requests",
             Self::Limited(_) => "tokens",
+            Self::Shed { .. } => "rate_limit_error",
             _ if self.status().is_client_error() => "invalid_request_error",
             _ => "server_error",
         }
@@ -332,6 +367,23 @@ impl Reject {
         }
         Ok(Box::new(header))
     }
+}
+
+fn shed(refusal: Refusal, pool: &str, estimate: Duration) -> String {
+    let seconds = whole_seconds(estimate).min(MAX_RETRY_AFTER_SECONDS);
+    let what = match refusal {
+        Refusal::Full => "its queue is full (queue.max_requests, queue.max_bytes)",
+        Refusal::TooLong => "what waits already takes longer than a request may wait (queue.max_wait, timeouts.total)",
+        Refusal::TimedOut => "the request has waited for as long as it may (queue.max_wait)",
+        Refusal::Displaced => "its queue is full, and a more urgent request took this one's place",
+    };
+    format!("All backends of pool `{pool}` are busy, and {what}. Try again in {seconds} s.")
+}
+
+/// At least one, and rounded up: whoever comes back then is not too early.
+fn whole_seconds(time: Duration) -> u32 {
+    let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0)).max(1);
+    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
 /// A limit, as it follows the number that it allows.
@@ -416,6 +468,11 @@ mod tests {
         let header = Reject::NoRoom.header(2, "id").unwrap();
         assert_eq!(header.status, 503);
         assert_eq!(header.headers["retry-after"], "1");
+        let full =
+            |millis| Reject::Shed { refusal: Refusal::Full, pool: "p".into(), estimate: Duration::from_millis(millis) };
+        let retry_after = |millis| full(millis).header(2, "id").unwrap().headers["retry-after"].clone();
+        assert_eq!([0, 1_000, 1_001, 10_000_000].map(retry_after), ["1", "1", "2", "60"]);
+        assert_eq!(full(0).header(2, "id").unwrap().status, 429);
         assert!(!Reject::TimedOut(TimeLimit::Read).header(2, "id").unwrap().headers.contains_key("retry-after"));
     }
 }

@@ -5,11 +5,11 @@ use pingora_proxy::{FailToProxy, Session};
 
 use super::context::RequestContext;
 use super::reject::Reject;
-use super::{body, callers, last_words};
+use super::{body, callers, event, last_words};
 
 /// Replies to a request that failed, if nothing was sent yet, and says how it stands.
 pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
-    let is_started = session.response_written().is_some_and(|header| !header.status.is_informational());
+    let is_started = ctx.has_begun(session);
     let is_early = ctx.route.is_none();
     if ctx.reject.is_none() && !is_gone(error) && !is_started {
         ctx.reject = Some(reject_for(error, ctx));
@@ -41,6 +41,10 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
 }
 
 async fn send(session: &mut Session, reject: &Reject, ctx: &RequestContext) -> pingora_core::Result<()> {
+    if ctx.is_opened {
+        let event = event::of_reject(reject, ctx.endpoint());
+        return session.downstream_session.write_response_body(event, true).await;
+    }
     let body = reject.body();
     let mut header = reject.header(body.len(), &ctx.request_id)?;
     callers::annotate(&mut header, ctx.caller.as_ref())?;

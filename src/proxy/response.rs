@@ -46,8 +46,7 @@ pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, c
         // Not yet: engines send the header before the prefill, and may fail in it.
         _ => {}
     }
-    let is_started = session.response_written().is_some_and(|written| !written.status.is_informational());
-    if !is_started && retry::on_status(state, ctx, status) {
+    if !ctx.has_begun(session) && retry::on_status(state, ctx, status) {
         log::info!("request {}: attempt {} answered {status}; trying another", ctx.request_id, ctx.attempts);
         ctx.answer.is_dropped = true;
         let mut error = Error::explain(ErrorType::HTTPStatus(status), "to be retried").into_up();
@@ -229,6 +228,7 @@ fn see(state: &Arc<State>, bytes: &[u8], ctx: &mut RequestContext) {
     }
     ctx.answer.first_token = Some(now);
     attempt.in_flight.first_token(now);
+    attempt.room.stir();
     linger::computed(state, ctx);
     retry::record_success(ctx);
 }

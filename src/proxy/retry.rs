@@ -56,7 +56,7 @@ pub(super) fn after_exchange_failure(
     if *error.esource() == ErrorSource::Downstream || ctx.reject.is_some() {
         return error;
     }
-    let is_started = session.response_written().is_some_and(|header| !header.status.is_informational());
+    let is_started = ctx.has_begun(session);
     if let Some(limit) = attend::met(&error, ctx) {
         log::info!("request {}: attempt {} met timeouts.{}", ctx.request_id, ctx.attempts, limit.name());
         attend::note(state, limit, ctx);

@@ -42,6 +42,7 @@ struct Settings<'a> {
     lora_path: Option<RawStr<'a>>,
     lora_id: Option<RawStr<'a>>,
     prompt_cache_key: Option<RawStr<'a>>,
+    priority: Option<i64>,
     user: Option<RawStr<'a>>,
     metadata_user: Option<RawStr<'a>>,
 }
@@ -239,6 +240,7 @@ impl<'a> Settings<'a> {
             b"lora_id" => self.lora_id = scanner.string_or_skip()?,
             b"prompt_cache_key" => self.prompt_cache_key = scanner.string_or_skip()?,
             b"user" => self.user = scanner.string_or_skip()?,
+            b"priority" => self.priority = scanner.signed_integer()?,
             b"metadata" => members(scanner, |key, scanner| match key {
                 b"user_id" => scanner.string_or_skip().map(|user| self.metadata_user = user),
                 _ => scanner.skip().map(drop),
@@ -255,6 +257,7 @@ impl<'a> Settings<'a> {
         request.max_output_tokens =
             self.max_completion_tokens.or(self.max_tokens).or(self.max_output_tokens).or(self.max_new_tokens);
         request.adapter = self.lora_path.or(self.lora_id).map(|adapter| adapter.text());
+        request.priority = self.priority;
         request.session_key = session_key.filter(|key| key.raw_len() > 0).map(|key| key.text());
         request
     }

@@ -176,6 +176,12 @@ impl<'a> Scanner<'a> {
         Ok(std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()))
     }
 
+    /// The same for an integer that may be below zero.
+    pub(crate) fn signed_integer(&mut self) -> Scan<Option<i64>> {
+        let value = self.skip()?;
+        Ok(std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()))
+    }
+
     /// Reads a number; its value if it is an integer from 0 to `u32::MAX`. The quick way through a list of token ids.
     pub(crate) fn small_integer(&mut self) -> Scan<Option<u32>> {
         /// The digits of `u32::MAX`.

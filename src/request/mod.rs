@@ -86,6 +86,8 @@ pub struct PromptRequest<'a> {
     pub adapter: Option<Cow<'a, str>>,
     /// What ties a client's requests together: `prompt_cache_key`, else `user`, else Anthropic's `metadata.user_id`.
     pub session_key: Option<Cow<'a, str>>,
+    /// `priority` as vLLM and SGLang have it: the lower, the sooner.
+    pub priority: Option<i64>,
     /// The response that this one continues; its backend holds what the prompt lacks.
     pub previous_response_id: Option<Cow<'a, str>>,
     /// The prompts, at most [`MAX_PROMPTS`]; none where the body has no readable one.
@@ -214,6 +216,7 @@ impl PromptRequest<'_> {
             cache_salt: None,
             adapter: None,
             session_key: None,
+            priority: None,
             previous_response_id: None,
             prompts: SmallVec::new(),
             more_prompts: 0,

@@ -23,11 +23,13 @@ pub struct Dispatched {
 }
 
 /// No backend may be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("no backend can be used")]
 pub struct NoBackend {
     /// Index in the pool's snapshot, and what keeps it out; empty if the pool has none.
     pub excluded: Vec<(usize, Exclusion)>,
+    /// Those that will do as soon as they have room.
+    pub full: Vec<Candidate>,
 }
 
 /// Chooses a backend of `pool` for one attempt and accounts for it there.
@@ -63,7 +65,7 @@ pub fn dispatch(
 
 impl From<Filtered> for NoBackend {
     fn from(filtered: Filtered) -> Self {
-        Self { excluded: filtered.excluded.into_vec() }
+        Self { excluded: filtered.excluded.into_vec(), full: filtered.full }
     }
 }
 

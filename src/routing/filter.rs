@@ -11,6 +11,9 @@
 //!    all backends at once (a bad probe path, a network that just came back), and a reject would be certain;
 //! 5. the same, tried before.
 //!
+//! Of those that are let through, the ones that are full by [`crate::pool::Limits`] are no candidates, and busy ones only
+//! while another has room and nobody waits for some. Full backends are no reason to look at a later pass.
+//!
 //! A draining backend is as good as any for the conversations that live there ([`super::drain`]), until its deadline. After
 //! that it is never used: somebody wants it empty. Nor is a draining one that is out for another reason. A starting one is
 //! not used either: it has never answered, it most likely still loads its model, and an honest 503 is better than a hanging
@@ -20,7 +23,7 @@ use smallvec::SmallVec;
 
 use super::drain::lives_at;
 use super::{Candidate, INLINE, Query};
-use crate::pool::{Admission, BackendSnapshot, EngineState, Health, PoolSnapshot};
+use crate::pool::{Admission, BackendSnapshot, Fill, Health, PoolSnapshot};
 use crate::time::Moment;
 
 /// Why a backend is not a candidate.
@@ -41,6 +44,8 @@ pub enum Exclusion {
     },
     /// This request was there already.
     Tried,
+    /// It has as much as it is to have.
+    Full,
 }
 
 /// Which rule let the candidates through.
@@ -67,6 +72,8 @@ pub struct Filtered {
     pub candidates: SmallVec<[Candidate; INLINE]>,
     /// Index in the pool's snapshot, and the reason.
     pub excluded: SmallVec<[(usize, Exclusion); INLINE]>,
+    /// Those of them that would be candidates if they were not full.
+    pub full: Vec<Candidate>,
     /// How the candidates got through.
     pub pass: Pass,
 }
@@ -108,27 +115,52 @@ pub fn candidates(
     let pass = passes.into_iter().find(lets_any).unwrap_or(Pass::None);
 
     let pool_rate = pool.rate();
-    let mut filtered = Filtered { candidates: SmallVec::new(), excluded: SmallVec::new(), pass };
+    let mut filtered = Filtered { candidates: SmallVec::new(), excluded: SmallVec::new(), full: Vec::new(), pass };
     for (index, (backend, standing)) in pool.backends.iter().zip(&standings).enumerate() {
         if !standing.is_let_by(pass) {
             filtered.excluded.push((index, standing.exclusion.unwrap_or(Exclusion::Tried)));
             continue;
         }
         let load = backend.backend.load().view(now);
-        filtered.candidates.push(Candidate {
+        let candidate = Candidate {
             index,
             identity: backend.backend.identity(),
             matched_tokens: matched(index),
             rate: pool_rate.for_backend(load.rate),
             load,
             others: backend.others,
-            engine: EngineState {
-                polled: backend.engine.polled_within(pool.policy.stale_after, now),
-                ..backend.engine
-            },
-        });
+            engine: backend.engine.current(pool.policy.stale_after, now),
+        };
+        filtered.candidates.push(candidate);
     }
+    filtered.set_full_aside(pool);
     filtered
+}
+
+// === impl Filtered ===
+
+impl Filtered {
+    fn set_full_aside(&mut self, pool: &PoolSnapshot) {
+        let fill = |candidate: &Candidate| pool.limits.fill(&candidate.load, &candidate.engine, candidate.rate);
+        let fills: SmallVec<[Fill; INLINE]> = self.candidates.iter().map(fill).collect();
+        if fills.iter().all(|fill| *fill == Fill::Room) {
+            return;
+        }
+        let is_strict = !fills.contains(&Fill::Room) || pool.pool.line().is_taken();
+        let mut fills = fills.into_iter();
+        self.candidates.retain(|candidate| {
+            let stays = match fills.next() {
+                Some(Fill::Full) => false,
+                Some(Fill::Busy) => !is_strict,
+                Some(Fill::Room) | None => true,
+            };
+            if !stays {
+                self.full.push(*candidate);
+            }
+            stays
+        });
+        self.excluded.extend(self.full.iter().map(|full| (full.index, Exclusion::Full)));
+    }
 }
 
 // === impl Exclusion ===
@@ -143,6 +175,7 @@ impl Exclusion {
             Self::Unhealthy => "unhealthy",
             Self::Ejected { .. } => "ejected",
             Self::Tried => "tried",
+            Self::Full => "full",
         }
     }
 

@@ -9,12 +9,14 @@ mod cost;
 mod dispatch;
 mod drain;
 mod filter;
+mod outlook;
 mod pick;
 
 pub use cost::{CostTerms, Costs, score, work};
 pub use dispatch::{Dispatched, NoBackend, dispatch};
 pub use drain::OWN_TOKENS;
 pub use filter::{Exclusion, Filtered, Pass, candidates};
+pub use outlook::Outlook;
 
 use std::num::NonZeroU32;
 

@@ -129,13 +129,14 @@ impl Plan {
         }
     }
 
-    /// The shadows are off, being much of a debug build's time, and so are probes after the first.
+    /// The shadows are off, being much of a debug build's time, and so are probes after the first. Backends have no limits:
+    /// the simulation that is compared has none.
     fn configuration(&self, engines: &[SimEngine]) -> String {
         let backends: Vec<_> = engines.iter().map(|engine| format!("{{url: '{}'}}", engine.url())).collect();
         format!(
             "listeners: [{{address: '127.0.0.1:0'}}]\nadmin: {{address: '127.0.0.1:0'}}\n\
              logging: {{access_log: 'off', level: 'off'}}\nserver: {{drain_delay: 0s}}\npools:\n- name: p\n  engine: vllm\n  policy: cost\n  \
-             shadow: false\n  block_tokens: {BLOCK_TOKENS}\n  kv_tokens: {}\n  \
+             shadow: false\n  max_in_flight: none\n  max_pending_prefill: none\n  block_tokens: {BLOCK_TOKENS}\n  kv_tokens: {}\n  \
              kv_events: {{enabled: {}}}\n  \
              health: {{interval: 5m, timeout: 20s}}\n  backends: [{}]\n",
             self.engine.kv_blocks * BLOCK_TOKENS,

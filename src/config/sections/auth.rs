@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Choice;
 use crate::config::KeyDigest;
+use crate::queue::Priority;
 
 /// Who may call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub struct Key {
     pub models: Option<Vec<String>>,
     /// The pools that its requests may go to; `None`, in the file no such key, is any.
     pub pools: Option<Vec<String>>,
-    /// Its class in queues; normal.
+    /// Its class in queues: as urgent as its requests can be, and are if they say nothing; normal.
     pub priority: Priority,
 }
 
@@ -44,18 +45,6 @@ pub struct KeyLimits {
     pub uncached_tokens_per_minute: Option<NonZeroU32>,
     /// Requests at a time; 1 to 1000000.
     pub concurrent_requests: Option<NonZeroU32>,
-}
-
-/// Whose requests go first where requests wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Priority {
-    /// Before all others.
-    High,
-    /// In between; that of requests without a key too.
-    #[default]
-    Normal,
-    /// After all others.
-    Low,
 }
 
 // === impl Choice ===

@@ -16,6 +16,8 @@ use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use parking_lot::Mutex;
 use pingora_core::upstreams::peer::{Tracer, Tracing};
 
+use super::relay::Relay;
+
 /// The connections to backends that are open, by their descriptors.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Lines {
@@ -37,11 +39,18 @@ struct LineState {
     attempts: u64,
 }
 
-/// An attempt's hold on its connection.
+/// An attempt's hold on what it has for a connection.
 #[derive(Debug)]
-pub(super) struct Grip {
-    line: Arc<Line>,
-    attempt: u64,
+pub(in crate::proxy) enum Grip {
+    /// A connection, for as long as it is this attempt's.
+    Line {
+        /// That of the connection.
+        line: Arc<Line>,
+        /// Its number among those that have had the connection.
+        attempt: u64,
+    },
+    /// A relay, which nobody else has.
+    Relay(Arc<Relay>),
 }
 
 /// What Pingora keeps with the connection.
@@ -57,7 +66,7 @@ impl Lines {
     }
 
     /// An attempt has a connection: the one that `fresh` was made for, or one that was kept.
-    pub(super) fn grip(&self, fresh: Arc<Line>, is_reused: bool, descriptor: RawFd) -> Option<Grip> {
+    pub(in crate::proxy) fn grip(&self, fresh: Arc<Line>, is_reused: bool, descriptor: RawFd) -> Option<Grip> {
         let line = if is_reused {
             Arc::clone(self.open.lock().get(&descriptor)?)
         } else {
@@ -69,7 +78,7 @@ impl Lines {
         state.attempts += 1;
         let attempt = state.attempts;
         drop(state);
-        Some(Grip { line, attempt })
+        Some(Grip::Line { line, attempt })
     }
 }
 
@@ -79,6 +88,13 @@ impl Line {
     /// What tells this line of its connection's end.
     pub(in crate::proxy) fn tracer(self: &Arc<Self>) -> Tracer {
         Tracer(Box::new(Tap(Arc::clone(self))))
+    }
+
+    /// Uses the descriptor while it is certain to be this attempt's.
+    fn with<R>(&self, attempt: u64, with: impl FnOnce(RawFd) -> R) -> Option<R> {
+        let state = self.state.lock();
+        let descriptor = state.descriptor.filter(|_| state.attempts == attempt)?;
+        Some(with(descriptor))
     }
 
     fn close(&self) {
@@ -94,24 +110,25 @@ impl Line {
 impl Grip {
     /// Whether bytes have come that nobody has read yet: then it is not the backend who is silent.
     pub(super) fn has_unread(&self) -> bool {
-        self.with(|descriptor| {
-            recv(descriptor, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok_and(|n| n > 0)
-        })
-        .unwrap_or(false)
+        let is_there =
+            |descriptor| recv(descriptor, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok_and(|n| n > 0);
+        match self {
+            Self::Line { line, attempt } => line.with(*attempt, is_there).unwrap_or(false),
+            Self::Relay(relay) => relay.has_unread(),
+        }
     }
 
     /// Ends the connection, if this attempt still has it.
     pub(super) fn cut(&self) {
-        if let Some(Err(error)) = self.with(|descriptor| shutdown(descriptor, Shutdown::Both)) {
-            log::debug!("a connection had ended before it was cut: {error}");
+        let end = |descriptor| shutdown(descriptor, Shutdown::Both);
+        match self {
+            Self::Line { line, attempt } => {
+                if let Some(Err(error)) = line.with(*attempt, end) {
+                    log::debug!("a connection had ended before it was cut: {error}");
+                }
+            }
+            Self::Relay(relay) => relay.cut(),
         }
-    }
-
-    /// Uses the descriptor while it is certain to be this attempt's.
-    fn with<R>(&self, with: impl FnOnce(RawFd) -> R) -> Option<R> {
-        let state = self.line.state.lock();
-        let descriptor = state.descriptor.filter(|_| state.attempts == self.attempt)?;
-        Some(with(descriptor))
     }
 }
 

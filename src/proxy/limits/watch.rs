@@ -1,6 +1,5 @@
 //! Waits for an attempt's deadline, beside Pingora, and cuts its connection then.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -9,7 +8,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::Deadlines;
-use super::line::{Grip, Line, Lines};
+use super::line::Grip;
 use crate::pool::TimeLimit;
 use crate::time::{self, Moment};
 
@@ -37,16 +36,11 @@ struct State {
 // === impl Watch ===
 
 impl Watch {
-    /// Begins when the attempt has its connection; none if that cannot be cut.
-    pub(in crate::proxy) fn begin(
-        lines: &Lines,
-        (line, is_reused, descriptor): (Arc<Line>, bool, RawFd),
-        deadlines: Deadlines,
-    ) -> Option<Self> {
-        let grip = lines.grip(line, is_reused, descriptor)?;
+    /// Begins when the attempt has its connection.
+    pub(in crate::proxy) fn begin(grip: Grip, deadlines: Deadlines) -> Self {
         let shared = Arc::new(Shared { state: Mutex::new(State { deadlines, met: None }), nearer: Notify::new() });
         let task = tokio::spawn(wait(Arc::clone(&shared), grip)).abort_handle();
-        Some(Self { shared, task })
+        Self { shared, task }
     }
 
     /// The answer has got further; `change` says how.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use super::*;
 use crate::locality::Tenant;
 use crate::pool::{
-    Answer, Backend, BackendSnapshot, CostModel, Drain, DrainCause, FailureKind, Health, Origin, Polled, Pool,
-    PoolSnapshot, Transition,
+    Answer, Backend, BackendSnapshot, CostModel, Drain, DrainCause, FailureKind, Health, InFlight, InFlightLimit,
+    Origin, Polled, Pool, PoolSnapshot, Transition,
 };
 use crate::prefix::Scale;
+use crate::queue::{Priority, QueueSettings, Ticket, Wants};
 use crate::time::Moment;
 
 fn at(seconds: u64) -> Moment {
@@ -231,4 +232,89 @@ fn no_backend_says_what_keeps_each_out() {
     let mut rng = fastrand::Rng::with_seed(1);
     let refused = dispatch(&pool, &query(100), &[], &[], Answer::Whole, at(1), &mut rng).expect_err("none is usable");
     assert_eq!(refused.excluded, [(0, Exclusion::Starting), (1, Exclusion::Draining)]);
+}
+
+// === full backends ===
+
+/// Backends with so many requests in flight each, of which at most three are allowed, with the requests.
+fn loaded(in_flight: &[u32]) -> (PoolSnapshot, Vec<InFlight>) {
+    let mut pool = pool(&vec![Health::Healthy; in_flight.len()]);
+    pool.limits.in_flight = InFlightLimit::Requests(NonZeroU32::new(3).unwrap());
+    // 1,000 tokens at the rate that is assumed at first are more than a tenth of a second, 500 are not.
+    pool.limits.max_pending_prefill = Some(Duration::from_millis(100));
+    let mut requests = Vec::new();
+    for (backend, &count) in pool.backends.iter().zip(in_flight) {
+        for _ in 0..count {
+            requests.push(backend.backend.load().dispatch(500.0, 500, Answer::Streamed, at(0)));
+        }
+    }
+    (pool, requests)
+}
+
+fn indices(candidates: &[Candidate]) -> Vec<usize> {
+    candidates.iter().map(|candidate| candidate.index).collect()
+}
+
+#[test]
+fn a_busy_backend_is_a_candidate_while_another_has_room_and_a_full_one_never_is() {
+    let (pool, _requests) = loaded(&[3, 2, 1]);
+    let filtered = candidates(&pool, &Query::default(), &[], &[], at(0));
+    assert_eq!(indices(&filtered.candidates), [1, 2]);
+    assert_eq!(filtered.excluded.to_vec(), [(0, Exclusion::Full)]);
+}
+
+#[test]
+fn where_nobody_has_room_nobody_is_a_candidate() {
+    let (pool, requests) = loaded(&[3, 2]);
+    let filtered = candidates(&pool, &Query::default(), &[7], &[], at(0));
+    assert!(filtered.candidates.is_empty());
+    assert_eq!(indices(&filtered.full), [0, 1]);
+    assert_eq!((filtered.full[0].matched_tokens, filtered.pass), (7, Pass::Normal));
+    drop(requests);
+    assert_eq!(candidates(&pool, &Query::default(), &[], &[], at(0)).candidates.len(), 2, "there is room again");
+}
+
+#[test]
+fn while_others_wait_only_room_counts() {
+    let (pool, _requests) = loaded(&[2, 1]);
+    let ticket = Ticket {
+        priority: Priority::Normal,
+        is_retry: false,
+        work: 1.0,
+        bytes: 0,
+        wants: Wants::Any,
+        patience: Duration::from_secs(1),
+    };
+    let place = pool.pool.line().enter(ticket, None, &QueueSettings::default(), at(0)).unwrap();
+    assert_eq!(indices(&candidates(&pool, &Query::default(), &[], &[], at(0)).candidates), [1]);
+    drop(place);
+    assert_eq!(indices(&candidates(&pool, &Query::default(), &[], &[], at(0)).candidates), [0, 1]);
+}
+
+#[test]
+fn what_was_not_tried_is_waited_for_and_no_rule_gives_way() {
+    let (mut pool, _requests) = loaded(&[3, 0, 0]);
+    pool.backends[2].health = Health::Unhealthy;
+    let filtered = candidates(&pool, &Query::default(), &[], &[1], at(0));
+    assert!(filtered.candidates.is_empty(), "neither the one that was tried nor the unhealthy one");
+    assert_eq!((indices(&filtered.full), filtered.pass), (vec![0], Pass::Normal));
+}
+
+#[test]
+fn the_outlook_is_that_of_the_warmest_backend() {
+    let (pool, _requests) = loaded(&[3, 3]);
+    let filtered = candidates(&pool, &Query::default(), &[100, 900], &[], at(0));
+    let query = Query { prompt_tokens: 1_000, ..Query::default() };
+    let outlook = Outlook::of(&pool.policy.cost, &pool.limits, &query, &filtered.full, at(0));
+    let rate = filtered.full[0].rate;
+    assert_eq!((outlook.warmest, outlook.work), (Some(1), 100.0));
+    assert!((outlook.ttft.as_secs_f64() - 1_600.0 / rate).abs() < 1e-9, "1,500 tokens pending and 100 of its own");
+    let cold = Outlook::of(
+        &pool.policy.cost,
+        &pool.limits,
+        &query,
+        &candidates(&pool, &Query::default(), &[], &[], at(0)).full,
+        at(0),
+    );
+    assert_eq!((cold.warmest, cold.work), (None, 1_000.0));
 }
