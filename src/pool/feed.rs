@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::kv_events::{Batch, SourceWatch};
+use crate::kv_events::{Batch, SourceState, SourceWatch};
 use crate::locality::{Applied, ExactTenant, TierBlocks};
 
 /// The KV events of one cache: a backend's engine, or one of its data-parallel ranks. Written by the task that follows
@@ -12,6 +12,8 @@ use crate::locality::{Applied, ExactTenant, TierBlocks};
 pub struct EventFeed {
     tenant: ExactTenant,
     is_live: AtomicBool,
+    /// All was forgotten, and it has not been current since.
+    is_forgotten: AtomicBool,
     messages: AtomicU64,
     applied: AppliedTotals,
 }
@@ -49,7 +51,8 @@ pub struct TierCredits {
 impl EventFeed {
     /// A feed from which nothing has come yet.
     pub fn new(tenant: ExactTenant) -> Self {
-        Self { tenant, is_live: AtomicBool::new(false), messages: AtomicU64::new(0), applied: AppliedTotals::default() }
+        let (is_live, is_forgotten) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { tenant, is_live, is_forgotten, messages: AtomicU64::new(0), applied: AppliedTotals::default() }
     }
 
     /// Where its blocks stand in the index.
@@ -69,11 +72,15 @@ impl EventFeed {
     /// Forgets all that it told: messages were missed, or the engine is another process.
     pub fn clear(&self) {
         self.tenant.clear();
+        self.is_forgotten.store(true, Relaxed);
         self.applied.cleared.fetch_add(1, Relaxed);
     }
 
     /// Says whether what is known is current: every message since the engine's start, or since the last clear, has come.
     pub fn set_live(&self, is_live: bool) {
+        if is_live {
+            self.is_forgotten.store(false, Relaxed);
+        }
         self.is_live.store(is_live, Relaxed);
     }
 
@@ -100,6 +107,17 @@ impl EventFeed {
     /// Times that all was forgotten.
     pub fn clears(&self) -> u64 {
         self.applied.cleared.load(Relaxed)
+    }
+}
+
+// === impl EventView ===
+
+impl EventView {
+    /// Whether the engine has started anew and is telling what it holds since: nothing from before is there, whatever our own
+    /// decisions make of it.
+    pub fn is_renewed(&self) -> bool {
+        let is_telling = || !matches!(self.watch.get().state, SourceState::Connecting | SourceState::Failed);
+        !self.feed.is_live() && self.feed.is_forgotten.load(Relaxed) && is_telling()
     }
 }
 

@@ -348,6 +348,11 @@ impl BackendSnapshot {
         !self.feeds.is_empty() && self.feeds.iter().all(|view| view.feed.is_live())
     }
 
+    /// Whether its engine has started anew and has not told all of it yet ([`EventView::is_renewed`]).
+    pub fn is_renewed(&self) -> bool {
+        self.feeds.iter().any(EventView::is_renewed)
+    }
+
     /// Where what its engine tells stands in the index of events.
     pub fn event_tenants(&self) -> impl Iterator<Item = &ExactTenant> {
         self.feeds.iter().map(|view| view.feed.tenant())

@@ -57,7 +57,7 @@ impl Plan {
                 }
             }
         }
-        let tokens = believed.iter().zip(&pool.backends).map(|(believed, backend)| believed.trusted(backend.trust()));
+        let tokens = believed.iter().zip(&pool.backends).map(|(believed, backend)| believed.trusted(backend));
         Matched { tokens: tokens.collect(), predictions: believed.iter().map(Believed::prediction).collect() }
     }
 }
@@ -92,9 +92,10 @@ impl Believed {
         exact.worth += (credits.worth(levels) * block_tokens) as u64;
     }
 
-    fn trusted(&self, trust: Trust) -> u32 {
-        clamped(match (trust, self.exact) {
+    fn trusted(&self, backend: &BackendSnapshot) -> u32 {
+        clamped(match (backend.trust(), self.exact) {
             (Trust::Exact, Some(exact)) => exact.worth.max(self.in_flight),
+            (Trust::Assumed, exact) if backend.is_renewed() => exact.map_or(0, |exact| exact.worth).max(self.in_flight),
             // Events say nothing of a prompt whose ids are not known.
             (Trust::Exact | Trust::Assumed, _) => self.expected,
             (Trust::LoadOnly, _) => 0,

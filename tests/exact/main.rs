@@ -122,7 +122,7 @@ async fn an_engine_that_lost_its_cache_is_believed_nothing_from_its_first_new_ev
     println!("noticed {:?} after the answer that told", told.elapsed());
     for ids in &known {
         let explained = fleet.explain(ids).await;
-        assert_eq!(explained["backends"][0]["exact_tokens"], 0, "{explained}");
+        assert_eq!(explained["backends"][0]["matched_tokens"], 0, "{explained}");
     }
     for ids in &known {
         let served = fleet.complete(ids, 1).await;
