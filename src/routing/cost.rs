@@ -4,19 +4,18 @@
 //! queue + prefill               q / rate, w / rate        this request's wait for its first token...
 //! slowdown                      (queue + prefill) * f/F   ...stretched by neighbours
 //! price                         (4 + min(0.05 d, 3)) * w / rate   prefill put on the fleet: the locality term
-//! decode                        1.3e-5 (c - C)            decode interference: its context on theirs and theirs on its
+//! decode                        1.3e-5 (t + n f)            decode interference: its context on theirs and theirs on its
 //! balance                       6 max(0, (r + 20) / (R + 20) - 1.15) * min(1, F)   requests lately above a fair share
 //! memory, slots                 waits when the engine reports no room
 //! ```
 //!
 //! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `n` its prompt tokens, `f` the
-//! requests in flight there, `t` their prompt tokens and `d` those of them that decode, `c` the context `t + n f` that is
-//! read beside one another if it goes there, `r` the requests sent there lately (each by the time it takes there against a
-//! mean backend), `F` and `R` the means of `f` and `r` over the candidates, `F` at least 1 in `slowdown`, and `C` the least
-//! `c` of the candidates. Requests without a first token count in `f` and `t`: they decode soon, and a backend that just
-//! came back has none that do. Every term grows with load and none with cached tokens, and a warmer backend is worth an
-//! extra TTFT of at most 7 times the prefill seconds it saves. Terms are finite for any input: what is no number counts as
-//! nothing, and what is too large as [`LARGE`].
+//! requests in flight there, `t` their prompt tokens and `d` those of them that decode, `r` the requests sent there lately
+//! (each by the time it takes there against a mean backend), and `F` and `R` the means of `f` and `r` over the candidates,
+//! `F` at least 1 in `slowdown`. Requests without a first token count in `f` and `t`: they decode soon, and without them a
+//! backend that just came back would look empty until the first of many is through. Every term grows with load and none
+//! with cached tokens, and a warmer backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms
+//! are finite for any input: what is no number counts as nothing, and what is too large as [`LARGE`].
 
 use smallvec::SmallVec;
 
@@ -39,7 +38,7 @@ pub struct CostTerms {
     pub slowdown: f64,
     /// Price of its prefill to the fleet.
     pub price: f64,
-    /// Interference with decoding, above the least of all candidates.
+    /// Interference with decoding.
     pub decode: f64,
     /// What its share of the requests lately costs.
     pub balance: f64,
@@ -49,13 +48,11 @@ pub struct CostTerms {
     pub slots: f64,
 }
 
-/// What a candidate is compared with: means over all candidates, unless it says otherwise.
+/// What a candidate is compared with: means over all candidates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Means {
     /// Requests in flight, of all routers; at least 1, so that the first one does not count for much.
     pub(super) neighbours: f64,
-    /// The least context that this request would share with its neighbours, in tokens.
-    pub(super) least_context: f64,
     /// Requests lately, each by the time it takes at the backend's rate against a mean one's.
     pub(super) recent: f64,
     /// Prefill rate.
@@ -79,7 +76,7 @@ pub fn work(uncached_tokens: u32, prompt_tokens: u32, model: &CostModel) -> f64 
 
 /// The costs of `candidates` for `query`, as the `cost` policy sees them.
 pub fn score(model: &CostModel, query: &Query, candidates: &[Candidate]) -> Costs {
-    let means = Means::of(query, candidates);
+    let means = Means::of(candidates);
     candidates.iter().map(|candidate| CostTerms::of(model, query, candidate, means)).collect()
 }
 
@@ -91,16 +88,14 @@ pub(super) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
 // === impl Means ===
 
 impl Means {
-    pub(super) fn of(query: &Query, candidates: &[Candidate]) -> Self {
+    pub(super) fn of(candidates: &[Candidate]) -> Self {
         let mean = |of: fn(&Candidate) -> f64| candidates.iter().map(of).sum::<f64>() / candidates.len().max(1) as f64;
         let rate = mean(|candidate| number_within(1.0, LARGE, candidate.rate)).max(1.0);
         let in_flight = mean(|candidate| f64::from(candidate.load.in_flight));
         let requests = mean(|candidate| bounded(candidate.load.recent));
         let recent = candidates.iter().map(|candidate| candidate.weighed_recent(rate)).sum::<f64>();
-        let contexts = candidates.iter().map(|candidate| candidate.shared_context(query));
         Self {
             neighbours: mean(Candidate::neighbours).max(1.0),
-            least_context: contexts.min_by(f64::total_cmp).unwrap_or(0.0),
             recent: recent / candidates.len().max(1) as f64,
             rate,
             residence: if in_flight > 0.0 && requests > 0.0 {
@@ -154,8 +149,7 @@ impl CostTerms {
             prefill,
             slowdown: (queue + prefill) * (candidate.neighbours() / means.neighbours),
             price: price * prefill,
-            decode: bounded(model.decode_seconds_per_token)
-                * (candidate.shared_context(query) - means.least_context).max(0.0),
+            decode: bounded(model.decode_seconds_per_token) * candidate.shared_context(query),
             balance: balance(model, candidate, means),
             memory: residence(model, means) * turnovers_for_memory(uncached, candidate),
             slots: residence(model, means) * turnovers_for_a_slot(candidate),

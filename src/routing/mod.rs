@@ -83,7 +83,7 @@ pub fn prefix_key(blocks: &[BlockHash], block_tokens: NonZeroU32) -> Option<u64>
 
 /// Chooses one of `candidates` for `query`; none if there are none.
 pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mut fastrand::Rng) -> Option<Decision> {
-    let means = cost::Means::of(query, candidates);
+    let means = cost::Means::of(candidates);
     let chosen = match policy.kind {
         PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates, means),
         PolicyKind::LocalityFirst { overload_factor } => pick::warmest(overload_factor, query, candidates),
