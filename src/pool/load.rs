@@ -64,10 +64,10 @@ pub struct LoadView {
     pub head_for: Duration,
     /// Requests past their first token.
     pub decoding: u32,
-    /// The prompt tokens of these: what the engine reads again for each token it makes.
-    pub decoding_tokens: u64,
     /// All requests.
     pub in_flight: u32,
+    /// The prompt tokens of all: what the engine reads again, or soon will, for each token it makes.
+    pub prompt_tokens: u64,
     /// Requests that were sent there lately, ended ones included ([`Recent`]).
     pub recent: f64,
     /// The learned prefill rate.
@@ -95,8 +95,8 @@ struct Published {
     /// When an unstreamed head counts as prefilled, in nanoseconds; [`NEVER`] for a streamed one.
     head_due: AtomicU64,
     decoding: AtomicU32,
-    decoding_tokens: AtomicU64,
     in_flight: AtomicU32,
+    prompt_tokens: AtomicU64,
     /// [`Recent::to_bits`].
     recent: AtomicU64,
     recent_at: AtomicU64,
@@ -118,7 +118,8 @@ struct State {
     pending_milliwork: u64,
     head_since: Moment,
     decoding: u32,
-    decoding_tokens: u64,
+    /// Of all requests, pending ones too.
+    prompt_tokens: u64,
     recent: Recent,
     streamed: u32,
     streamed_since: Moment,
@@ -130,7 +131,6 @@ struct State {
 #[derive(Debug, Clone, Copy)]
 struct Pending {
     milliwork: u64,
-    prompt_tokens: u32,
     answer: Answer,
 }
 
@@ -144,8 +144,8 @@ impl Default for Load {
             head_since: AtomicU64::new(0),
             head_due: AtomicU64::new(NEVER),
             decoding: AtomicU32::new(0),
-            decoding_tokens: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
+            prompt_tokens: AtomicU64::new(0),
             recent: AtomicU64::new(0),
             recent_at: AtomicU64::new(0),
             rate: AtomicU64::new(RateSums::START.to_bits()),
@@ -160,8 +160,8 @@ impl Load {
     /// Accounts for a request sent now with this much prefill, in work units (clamped to 0..=[`MAX_WORK`]), and a prompt
     /// of this length.
     pub fn dispatch(self: &Arc<Self>, work: f64, prompt_tokens: u32, answer: Answer, now: Moment) -> InFlight {
-        let pending = Pending { milliwork: to_milliwork(work), prompt_tokens, answer };
-        let ticket = self.change(|state| state.dispatch(pending, now));
+        let pending = Pending { milliwork: to_milliwork(work), answer };
+        let ticket = self.change(|state| state.dispatch(pending, prompt_tokens, now));
         InFlight { load: Arc::clone(self), ticket, prompt_tokens, answer, ended: None }
     }
 
@@ -177,8 +177,8 @@ impl Load {
             head_work: from_milliwork(published.head.load(Relaxed).min(pending)),
             head_for: now.since(Moment::from_nanos(published.head_since.load(Relaxed))),
             decoding: published.decoding.load(Relaxed),
-            decoding_tokens: published.decoding_tokens.load(Relaxed),
             in_flight: published.in_flight.load(Relaxed),
+            prompt_tokens: published.prompt_tokens.load(Relaxed),
             recent: Recent::from_bits(published.recent.load(Relaxed), published.recent_at.load(Relaxed)).count_at(now),
             rate: self.rate(),
         }
@@ -234,8 +234,8 @@ impl Load {
         published.head_since.store(state.head_since.as_nanos(), Relaxed);
         published.head_due.store(state.head_due().map_or(NEVER, Moment::as_nanos), Relaxed);
         published.decoding.store(state.decoding, Relaxed);
-        published.decoding_tokens.store(state.decoding_tokens, Relaxed);
         published.in_flight.store(state.in_flight(), Relaxed);
+        published.prompt_tokens.store(state.prompt_tokens, Relaxed);
         let (recent, recent_at) = state.recent.to_bits();
         published.recent.store(recent, Relaxed);
         published.recent_at.store(recent_at, Relaxed);
@@ -255,8 +255,8 @@ impl LoadView {
         head_work: 0.0,
         head_for: Duration::ZERO,
         decoding: 0,
-        decoding_tokens: 0,
         in_flight: 0,
+        prompt_tokens: 0,
         recent: 0.0,
         rate: RateSums::START,
     };
@@ -303,7 +303,7 @@ impl Drop for InFlight {
 // === impl State ===
 
 impl State {
-    fn dispatch(&mut self, pending: Pending, now: Moment) -> u64 {
+    fn dispatch(&mut self, pending: Pending, prompt_tokens: u32, now: Moment) -> u64 {
         self.settle(now);
         self.recent.add(now);
         let ticket = self.next_ticket;
@@ -313,6 +313,7 @@ impl State {
         }
         self.pending.insert(ticket, pending);
         self.pending_milliwork += pending.milliwork;
+        self.prompt_tokens += u64::from(prompt_tokens);
         self.learner.dispatched(from_milliwork(pending.milliwork), now);
         if pending.answer == Answer::Streamed {
             if self.streamed == 0 {
@@ -351,8 +352,8 @@ impl State {
             }
         } else {
             self.decoding -= 1;
-            self.decoding_tokens -= u64::from(request.prompt_tokens);
         }
+        self.prompt_tokens -= u64::from(request.prompt_tokens);
         if answer == Answer::Streamed {
             self.streamed -= 1;
         }
@@ -372,7 +373,6 @@ impl State {
         if let Some(pending) = self.pending.remove(&ticket) {
             self.pending_milliwork -= pending.milliwork;
             self.decoding += 1;
-            self.decoding_tokens += u64::from(pending.prompt_tokens);
             self.learner.prefilled(from_milliwork(pending.milliwork), is_observed, at);
         }
     }

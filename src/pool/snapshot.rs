@@ -140,10 +140,12 @@ pub struct BackendSnapshot {
 pub struct OtherRouters {
     /// Their pending prefill there, in work units.
     pub pending_work: f64,
-    /// Their decoding requests there.
+    /// Their requests there past the first token.
     pub decoding: u32,
-    /// The prompt tokens of these.
-    pub decoding_tokens: u64,
+    /// All of their requests there.
+    pub in_flight: u32,
+    /// The prompt tokens of all of these.
+    pub prompt_tokens: u64,
 }
 
 /// What active probes say of a backend.

@@ -2,19 +2,20 @@
 //!
 //! ```text
 //! queue + prefill               q / rate, w / rate        this request's wait for its first token...
-//! slowdown                      (queue + prefill) * d/D   ...stretched by decoding neighbours
+//! slowdown                      (queue + prefill) * f/F   ...stretched by neighbours
 //! price                         (4 + min(0.05 d, 3)) * w / rate   prefill put on the fleet: the locality term
-//! decode                        1.3e-5 (t + n d)            decode interference: its context on theirs and theirs on its
+//! decode                        1.3e-5 (t + n f)            decode interference: its context on theirs and theirs on its
 //! balance                       6 max(0, (r + 20) / (R + 20) - 1.15) * min(1, F)   requests lately above a fair share
 //! memory, slots                 waits when the engine reports no room
 //! ```
 //!
-//! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `n` its prompt tokens, `d` the
-//! requests decoding there, `t` their prompt tokens, `r` the requests sent there lately (each by the time it takes there
-//! against a mean backend), `D` and `R` the means of `d` and `r` over the candidates, `D` at least 1, and `F` the mean number
-//! in flight. Every term grows with load and none with cached tokens, and a warmer
-//! backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms are finite for any input: what is
-//! no number counts as nothing, and what is too large as [`LARGE`].
+//! with `q` the pending prefill there, `w` the work of this request's uncached tokens, `n` its prompt tokens, `f` the
+//! requests in flight there, `t` their prompt tokens and `d` those of them that decode, `r` the requests sent there lately
+//! (each by the time it takes there against a mean backend), and `F` and `R` the means of `f` and `r` over the candidates,
+//! `F` at least 1 in `slowdown`. Requests without a first token count in `f` and `t`: they decode soon, and without them a
+//! backend that just came back would look empty until the first of many is through. Every term grows with load and none
+//! with cached tokens, and a warmer backend is worth an extra TTFT of at most 7 times the prefill seconds it saves. Terms
+//! are finite for any input: what is no number counts as nothing, and what is too large as [`LARGE`].
 
 use smallvec::SmallVec;
 
@@ -33,7 +34,7 @@ pub struct CostTerms {
     pub queue: f64,
     /// Its own prefill.
     pub prefill: f64,
-    /// How much decoding neighbours stretch these two.
+    /// How much neighbours stretch these two.
     pub slowdown: f64,
     /// Price of its prefill to the fleet.
     pub price: f64,
@@ -50,15 +51,15 @@ pub struct CostTerms {
 /// What a candidate is compared with: means over all candidates.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Means {
-    /// Requests decoding; at least 1, so that the first one does not count for much.
-    pub(super) decoding: f64,
+    /// Requests in flight, of all routers; at least 1, so that the first one does not count for much.
+    pub(super) neighbours: f64,
     /// Requests lately, each by the time it takes at the backend's rate against a mean one's.
     pub(super) recent: f64,
     /// Prefill rate.
     pub(super) rate: f64,
     /// How long a request stays, seconds; infinite while that cannot be told, with none in flight.
     pub(super) residence: f64,
-    /// Requests in flight.
+    /// Requests in flight, of this router.
     pub(super) in_flight: f64,
 }
 
@@ -94,7 +95,7 @@ impl Means {
         let requests = mean(|candidate| bounded(candidate.load.recent));
         let recent = candidates.iter().map(|candidate| candidate.weighed_recent(rate)).sum::<f64>();
         Self {
-            decoding: mean(Candidate::decoding).max(1.0),
+            neighbours: mean(Candidate::neighbours).max(1.0),
             recent: recent / candidates.len().max(1) as f64,
             rate,
             residence: if in_flight > 0.0 && requests > 0.0 {
@@ -140,13 +141,13 @@ impl CostTerms {
         let uncached = uncached_tokens(query.prompt_tokens, candidate.matched_tokens);
         let queued = bounded(candidate.load.queued_work(rate)) + bounded(candidate.others.pending_work);
         let (queue, prefill) = (queued / rate, work(uncached, query.prompt_tokens, model) / rate);
-        let decoding = candidate.decoding();
         let price = bounded(model.prefill_price)
-            + bounded(model.prefill_price_per_decoding * decoding).min(bounded(model.prefill_price_decoding_limit));
+            + bounded(model.prefill_price_per_decoding * candidate.decoding())
+                .min(bounded(model.prefill_price_decoding_limit));
         Self {
             queue,
             prefill,
-            slowdown: (queue + prefill) * (decoding / means.decoding),
+            slowdown: (queue + prefill) * (candidate.neighbours() / means.neighbours),
             price: price * prefill,
             decode: bounded(model.decode_seconds_per_token) * candidate.shared_context(query),
             balance: balance(model, candidate, means),
@@ -164,16 +165,21 @@ impl Candidate {
         f64::from(self.load.decoding) + f64::from(self.others.decoding)
     }
 
+    /// Requests in flight there, of all routers.
+    fn neighbours(&self) -> f64 {
+        f64::from(self.load.in_flight) + f64::from(self.others.in_flight)
+    }
+
     /// Requests lately; one at a slow backend keeps it busy for longer.
     fn weighed_recent(&self, mean_rate: f64) -> f64 {
         bounded(self.load.recent) * (mean_rate / number_within(1.0, LARGE, self.rate))
     }
 
     /// Context tokens that are read beside one another if the request decodes there: those of its neighbours beside it,
-    /// and its own beside each of them.
+    /// and its own beside each of them. Those that wait for their first token will be there by then.
     fn shared_context(&self, query: &Query) -> f64 {
-        let theirs = self.load.decoding_tokens as f64 + self.others.decoding_tokens as f64;
-        theirs + f64::from(query.prompt_tokens) * self.decoding()
+        let theirs = self.load.prompt_tokens as f64 + self.others.prompt_tokens as f64;
+        theirs + f64::from(query.prompt_tokens) * self.neighbours()
     }
 }
 

@@ -134,16 +134,13 @@ impl Place {
         let in_flight = self.in_flight.requests.load(Relaxed);
         let waiting = self.queue.waiting(now).min(in_flight);
         let pending_work = self.queue.pending_work(candidate.rate, now);
-        let decoding = in_flight - waiting;
-        // Of which requests is not known; of an average one, then.
-        let prompt_tokens = self.in_flight.prompt_tokens.load(Relaxed);
         LoadView {
             pending_work,
             head_work: pending_work,
             head_for: Duration::ZERO,
-            decoding,
-            decoding_tokens: prompt_tokens / u64::from(in_flight.max(1)) * u64::from(decoding),
+            decoding: in_flight - waiting,
             in_flight,
+            prompt_tokens: self.in_flight.prompt_tokens.load(Relaxed),
             recent: self.recent.count_at(now),
             rate: candidate.load.rate,
         }

@@ -172,7 +172,8 @@ impl Router {
             OtherRouters {
                 pending_work: load.pending_work,
                 decoding: load.decoding,
-                decoding_tokens: load.decoding_tokens,
+                in_flight: load.in_flight,
+                prompt_tokens: load.prompt_tokens,
             }
         };
         self.pool.backends.iter().map(share).collect()

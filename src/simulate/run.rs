@@ -305,12 +305,14 @@ impl<'a> Run<'a> {
         for (backend, share) in shares.iter().flat_map(|shares| shares.iter().enumerate()) {
             totals[backend].pending_work += share.pending_work;
             totals[backend].decoding += share.decoding;
-            totals[backend].decoding_tokens += share.decoding_tokens;
+            totals[backend].in_flight += share.in_flight;
+            totals[backend].prompt_tokens += share.prompt_tokens;
         }
         let without = |(total, own): (&OtherRouters, &OtherRouters)| OtherRouters {
             pending_work: (total.pending_work - own.pending_work).max(0.0),
             decoding: total.decoding - own.decoding,
-            decoding_tokens: total.decoding_tokens - own.decoding_tokens,
+            in_flight: total.in_flight - own.in_flight,
+            prompt_tokens: total.prompt_tokens - own.prompt_tokens,
         };
         for (router, own) in self.routers.iter_mut().zip(&shares) {
             let others: Vec<OtherRouters> = totals.iter().zip(own).map(without).collect();

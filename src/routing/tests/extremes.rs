@@ -38,7 +38,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
     let engine = (any::<u64>(), count(), count(), prop::option::of(extreme()), count());
     (load, count(), extreme(), extreme(), count(), engine, any::<u64>()).prop_map(
         |(
-            (pending_work, head_work, nanos, decoding, in_flight, decoding_tokens, recent),
+            (pending_work, head_work, nanos, decoding, in_flight, prompt_tokens, recent),
             matched_tokens,
             rate,
             others,
@@ -52,8 +52,8 @@ fn candidate() -> impl Strategy<Value = Candidate> {
                 head_work,
                 head_for,
                 decoding,
-                decoding_tokens,
                 in_flight,
+                prompt_tokens,
                 recent,
                 rate: RateSums::START,
             };
@@ -70,7 +70,12 @@ fn candidate() -> impl Strategy<Value = Candidate> {
                 matched_tokens,
                 load,
                 rate,
-                others: OtherRouters { pending_work: others, decoding: others_decoding, decoding_tokens },
+                others: OtherRouters {
+                    pending_work: others,
+                    decoding: others_decoding,
+                    in_flight: others_decoding,
+                    prompt_tokens,
+                },
                 engine,
             }
         },

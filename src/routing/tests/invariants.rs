@@ -12,22 +12,26 @@ fn candidate() -> impl Strategy<Value = Candidate> {
     let engine = (1_u64..2_000_000, 0_u32..300, 0_u32..50, 0.0..=1.0, 1_u32..300);
     (load, 0_u32..20_000, 2_000.0..40_000.0, 0.0..50_000.0, 0_u32..50, prop::option::of(engine)).prop_map(
         |(
-            (pending, head, millis, decoding, waiting, decoding_tokens, recent),
+            (pending, head, millis, decoding, waiting, prompt_tokens, recent),
             matched_tokens,
             rate,
             others_pending_work,
             others_decoding,
             engine,
         )| {
-            let others =
-                OtherRouters { pending_work: others_pending_work, decoding: others_decoding, decoding_tokens: 0 };
+            let others = OtherRouters {
+                pending_work: others_pending_work,
+                decoding: others_decoding,
+                in_flight: others_decoding,
+                prompt_tokens: 0,
+            };
             let load = LoadView {
                 pending_work: pending,
                 head_work: pending * head,
                 head_for: Duration::from_millis(millis),
                 decoding,
-                decoding_tokens,
                 in_flight: decoding + waiting,
+                prompt_tokens,
                 recent,
                 rate: RateSums::START,
             };
@@ -72,7 +76,7 @@ fn terms(model: &CostModel, query: &Query, candidate: &Candidate, mean: f64) -> 
         model,
         query,
         candidate,
-        Means { decoding: mean, recent: 0.0, rate: RATE, residence: 10.0, in_flight: 1.0 },
+        Means { neighbours: mean, recent: 0.0, rate: RATE, residence: 10.0, in_flight: 1.0 },
     )
 }
 
@@ -106,8 +110,10 @@ proptest! {
     ) {
         if let Some(decoding) = same_load {
             for candidate in &mut candidates {
-                (candidate.load.decoding, candidate.others.decoding) = (decoding, 0);
-                (candidate.load.decoding_tokens, candidate.load.recent) = (u64::from(decoding) * 1_000, 100.0);
+                let load = &mut candidate.load;
+                (load.decoding, load.in_flight, load.recent) = (decoding, decoding + 5, 100.0);
+                load.prompt_tokens = u64::from(decoding) * 1_000;
+                (candidate.others.decoding, candidate.others.in_flight) = (0, 0);
             }
         }
         let query = query(prompt);
@@ -151,7 +157,7 @@ proptest! {
         let (base, slack) = (cost(&before), 1e-9 * cost(&before));
         let warmer = Candidate { matched_tokens: before.matched_tokens + more, ..before };
         prop_assert!(cost(&warmer) <= base + slack);
-        let mut busier = [before; 6];
+        let mut busier = [before; 7];
         busier[0].load.pending_work += f64::from(more);
         busier[1].others.pending_work += f64::from(more);
         busier[2].load.decoding += more;
@@ -160,8 +166,9 @@ proptest! {
             polled.waiting += more;
             polled.kv_usage = Some(1.0);
         }
-        busier[4].load.decoding_tokens += u64::from(more);
+        busier[4].load.prompt_tokens += u64::from(more);
         busier[5].load.recent += f64::from(more);
+        busier[6].load.in_flight += more;
         for candidate in busier {
             prop_assert!(cost(&candidate) >= base - slack, "{:?} costs less than {:?}", candidate, before);
         }
@@ -217,16 +224,16 @@ fn the_terms_are_those_of_the_formula() {
     let model = CostModel { work_per_context_token: 2.2e-5, ..CostModel::default() };
     let mut one = loaded(0, 16_000.0, 30);
     one.matched_tokens = 6_000;
-    one.others = OtherRouters { pending_work: 800.0, decoding: 0, decoding_tokens: 50_000 };
-    one.load = LoadView { decoding_tokens: 250_000, recent: 350.0, ..one.load };
+    one.others = OtherRouters { pending_work: 800.0, decoding: 0, in_flight: 9, prompt_tokens: 50_000 };
+    one.load = LoadView { prompt_tokens: 250_000, recent: 350.0, ..one.load };
     let candidates = [one, loaded(1, 0.0, 10)];
     let costs = score(&model, &query(8_000), &candidates);
     let w = 2_000.0 * (1.0 + 2.2e-5 * 14_000.0);
-    let (q, d, mean) = (16_000.0 - 0.1 * RATE + 800.0, 30.0, 20.0);
-    let means = Means { decoding: mean, recent: 175.0, rate: RATE, residence: 60.0 * 20.5 / 175.0, in_flight: 20.5 };
+    let (q, d, f, mean) = (16_000.0 - 0.1 * RATE + 800.0, 30.0, 40.0, 25.0);
+    let means = Means { neighbours: mean, recent: 175.0, rate: RATE, residence: 60.0 * 20.5 / 175.0, in_flight: 20.5 };
     assert_eq!(Means::of(&candidates), means);
-    let (decode, balance) = (1.3e-5 * (300_000.0 + 8_000.0 * d), 6.0 * (370.0 / 195.0 - 1.15));
-    let expected = (q + w) / RATE * (1.0 + d / mean) + (4.0 + 0.05 * d) * w / RATE + decode + balance;
+    let (decode, balance) = (1.3e-5 * (300_000.0 + 8_000.0 * f), 6.0 * (370.0 / 195.0 - 1.15));
+    let expected = (q + w) / RATE * (1.0 + f / mean) + (4.0 + 0.05 * d) * w / RATE + decode + balance;
     assert!((costs[0].total() / expected - 1.0).abs() < 1e-12, "{:?} is not {expected}", costs[0]);
     let named: f64 = costs[0].named().iter().map(|(_, seconds)| seconds).sum();
     assert!((named / expected - 1.0).abs() < 1e-12, "the named terms are all terms");

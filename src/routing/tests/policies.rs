@@ -46,12 +46,12 @@ fn cost_takes_the_warm_backend_until_its_queue_is_too_long() {
     let cost = policy(PolicyKind::Cost);
     let warm = |queued: f64| {
         let load = LoadView { pending_work: queued, in_flight: 1, ..LoadView::IDLE };
-        [Candidate { matched_tokens: 7_000, load, ..idle(0) }, idle(1)]
+        [Candidate { matched_tokens: 7_000, load, ..idle(0) }, with_in_flight(1, 1)]
     };
-    // Prefill of 7,000 tokens saved: worth 5 times 0.875 s of queue, where nothing decodes.
-    assert_eq!(index(&cost, &query(8_000), &warm(34_500.0)), 0);
-    assert_eq!(index(&cost, &query(8_000), &warm(36_500.0)), 1);
-    let spilled = choose(&cost, &query(8_000), &warm(36_500.0), &mut fastrand::Rng::with_seed(0)).expect("some");
+    // Prefill of 7,000 tokens saved, 0.875 s: worth 6 times that, where a second of waiting counts as two.
+    assert_eq!(index(&cost, &query(8_000), &warm(20_500.0)), 0);
+    assert_eq!(index(&cost, &query(8_000), &warm(21_500.0)), 1);
+    let spilled = choose(&cost, &query(8_000), &warm(21_500.0), &mut fastrand::Rng::with_seed(0)).expect("some");
     assert!(spilled.is_spill);
     assert_eq!((spilled.matched_tokens, spilled.uncached_tokens), (0, 8_000));
 }

@@ -113,14 +113,16 @@ fn an_added_backend_gets_requests_from_then_on() {
 }
 
 #[test]
-fn a_slow_backend_gets_fewer_requests_under_cost() {
+fn a_slow_backend_gets_less_prefill_under_cost() {
     let workload = builtin(Builtin::NoSharing, 800);
     let healthy = Setup { speed: 0.7, ..setup(4, Model::Reference, 1_000_000) };
     let share = |setup: &Setup| {
         let outcome = outcome(&workload, setup, COST);
         let after: Vec<_> = outcome.records.iter().filter(|record| seconds_of(record.arrived) > 30.0).collect();
-        after.iter().filter(|record| record.backend == 1).count() as f64 / after.len() as f64
+        let all: u32 = after.iter().map(|record| record.prefill_tokens).sum();
+        let there = after.iter().filter(|record| record.backend == 1).map(|record| record.prefill_tokens);
+        f64::from(there.sum::<u32>()) / f64::from(all)
     };
     let (before, after) = (share(&healthy), share(&with(&healthy, &["slow@20:1:8"])));
-    assert!(before > 0.15 && after < 0.7 * before, "{after} of the requests, {before} when it is not slow");
+    assert!(before > 0.15 && after < 0.7 * before, "{after} of the tokens, {before} when it is not slow");
 }
