@@ -40,6 +40,7 @@ lint: setup-lint ## check format, clippy, documentation, benchmarks and dependen
 ifneq ($(HAVE_BENCHES),)
 	cargo test --locked --bench '*' --no-run
 endif
+	cargo update --workspace --locked --quiet --manifest-path fuzz/Cargo.toml   # its lock file follows ours
 	@sh scripts/deny.sh
 
 bench: setup ## measure (release build, takes minutes); ARGS=NAME selects
