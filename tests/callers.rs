@@ -4,6 +4,7 @@
 
 mod common_control;
 
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +13,7 @@ use common_control::client::{Connection, Reply, ask, get};
 use common_control::engine::Engine;
 use common_control::proxy::Proxy;
 use common_control::settings::Settings;
-use common_control::{Scratch, chat, eventually, logs};
+use common_control::{Scratch, chat, eventually, logs, within};
 use sha2::{Digest, Sha256};
 
 const ONE: &str = "wg-the-first-key-of-these-tests";
@@ -82,6 +83,27 @@ async fn a_changed_file_of_keys_is_taken_over_and_what_was_used_stays() {
     assert_eq!((chat_with(&proxy, 0, ONE).await.status, chat_with(&proxy, 0, TWO).await.status), (401, 200));
     let page = get(proxy.admin(), "/metrics").await.body;
     assert!(page.contains(r#"caller="b""#) && !page.contains(r#"caller="a""#), "a caller that is gone has no series");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_in_the_place_of_a_file_is_refused_and_reloads_go_on() {
+    let engine = Engine::up("piped");
+    let folder = Scratch::new();
+    let keys = folder.file("keys.yaml", format!("keys:\n{}", caller("a", ONE, "")));
+    let settings = Settings { auth: format!("{{keys_file: {}}}", keys.display()), ..Settings::new([&engine]) };
+    let proxy = Proxy::with(&settings, &[&engine]).await;
+    for file in [keys.as_path(), proxy.file()] {
+        let aside = file.with_extension("aside");
+        std::fs::rename(file, &aside).unwrap();
+        assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
+        // Its other end: whoever reads it waits for as long as the test goes on.
+        let _held = OpenOptions::new().read(true).write(true).open(file).unwrap();
+        let refused = within("an answer", proxy.reload()).await;
+        assert!(refused.status == 422 && refused.body.contains("not a regular file"), "{}", refused.body);
+        assert_eq!(chat_with(&proxy, 0, ONE).await.status, 200, "the callers in force are the same");
+        std::fs::rename(&aside, file).unwrap();
+        assert_eq!(within("an answer", proxy.reload()).await.status, 200);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
