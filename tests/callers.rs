@@ -182,13 +182,22 @@ async fn explain_sends_the_token_and_speaks_of_the_caller() {
         (output.status.success(), said(&output))
     };
     let (is_good, refused) = explain(&[]).await;
-    assert!(!is_good && refused.contains("refused: this takes the token of admin.token_file"), "{refused}");
+    assert!(
+        !is_good && refused.contains("wants the token of its admin.token_file: give its file as --token-file"),
+        "{refused}"
+    );
     let (is_good, plain) = explain(&["--token-file", &token]).await;
     assert!(is_good && plain.contains("pool main") && !plain.contains("caller:"), "{plain}");
     let (is_good, of_a) = explain(&["--token-file", &token, "--caller", "a"]).await;
     assert!(is_good && of_a.contains("label a, priority low, tokens_left 1000"), "{of_a}");
     let (is_good, of_nobody) = explain(&["--token-file", &token, "--caller", "nobody"]).await;
     assert!(!is_good && of_nobody.contains("no caller has this label"), "{of_nobody}");
+    let (is_good, of_another) = explain(&["--token-file", &token, "--caller", "a&b c", "--path", "/v1/ä b"]).await;
+    assert!(!is_good && of_another.contains("no caller has this label"), "whatever is in it: {of_another}");
+    let another = engine.address().to_string();
+    let mut command = warmgate(&["explain", "--admin", &another, "--body", &body]);
+    let elsewhere = tokio::task::spawn_blocking(move || said(&command.output().unwrap())).await.unwrap();
+    assert!(elsewhere.contains("is no admin listener"), "{elsewhere}");
     std::fs::write(&body, r#"{"model":"other","messages":[]}"#).unwrap();
     let (is_good, denied) = explain(&["--token-file", &token, "--caller", "a"]).await;
     assert!(!is_good && denied.contains("this API key may not use it"), "{denied}");
