@@ -40,12 +40,13 @@ lint: setup-lint ## check format, clippy, documentation, benchmarks and dependen
 ifneq ($(HAVE_BENCHES),)
 	cargo test --locked --bench '*' --no-run
 endif
+	cargo update --workspace --locked --quiet --manifest-path fuzz/Cargo.toml   # its lock file follows ours
 	@sh scripts/deny.sh
 
 bench: setup ## measure (release build, takes minutes); ARGS=NAME selects
 	cargo bench --locked --bench '*' -- $(ARGS)
 
-fuzz: setup ## run each fuzz target for FUZZ_SECONDS (600); needs a nightly toolchain; ARGS=NAME selects
+fuzz: setup ## run each fuzz target for FUZZ_SECONDS (600); ARGS=NAME selects
 	@SECONDS_EACH='$(FUZZ_SECONDS)' sh scripts/fuzz.sh $(ARGS)
 
 quality: setup ## print what every policy does to every workload (release build); TRACE=FILE adds a trace

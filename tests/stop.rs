@@ -107,6 +107,49 @@ async fn a_kept_connection_that_goes_on_asking_loses_no_request() {
     assert!(served > 20, "it served on through the delay");
 }
 
+/// Opens a stream, and breaks it off when the process drains as far as `until` waits for.
+async fn break_off_after(engine: &Engine, process: &mut Process, until: impl AsyncFn(&Process)) -> Connection {
+    let (mut stream, head) = open_stream(process.address(), &streamed("hello")).await;
+    assert_eq!(head.header("connection"), Some("keep-alive"), "nobody knew better then");
+    engine.emit(1);
+    within("its first token", stream.chunk()).await.expect("a stream");
+    process.signal("TERM");
+    until(process).await;
+    engine.stop().await;
+    engine.start();
+    let rest = stream.rest().await.expect("its end");
+    assert!(rest.contains("upstream_broke_off"), "{rest}");
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_stream_breaks_off_in_a_drain_is_told_with_its_next_answer() {
+    let engine = Engine::up("broken-early");
+    let (mut process, _scratch) = start(&engine, "{drain_delay: 60s, drain_timeout: 60s}").await;
+    let is_draining = async |process: &Process| {
+        eventually("it drains", async || get(process.admin, "/readyz").await.status == 503).await;
+    };
+    let mut connection = break_off_after(&engine, &mut process, is_draining).await;
+    engine.set_answer(Answer::Whole);
+    let reply = connection.chat(&chat("hello")).await.expect("its request is not lost");
+    assert_eq!((reply.status, reply.header("connection")), (200, Some("close")), "{reply:?}");
+    assert!(connection.is_closed().await);
+    process.signal("TERM");
+    assert_eq!(process.ended().await.0.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_stream_breaks_off_at_the_end_does_not_hold_the_process() {
+    let engine = Engine::up("broken-late");
+    let (mut process, _scratch) = start(&engine, "{drain_delay: 0s, drain_timeout: 60s}").await;
+    let is_refused = async |process: &Process| until_refused(process.address()).await;
+    let mut connection = break_off_after(&engine, &mut process, is_refused).await;
+    assert!(connection.is_closed().await);
+    let (status, took) = process.ended().await;
+    assert_eq!(status.code(), Some(0), "{:?}", process.stderr());
+    assert!(took < DRAIN_TIMEOUT / 2, "{took:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_after_drain_timeout_is_cut() {
     let engine = Engine::up("cut");

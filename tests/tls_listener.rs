@@ -8,10 +8,10 @@ mod common_tls;
 use std::path::PathBuf;
 
 use common_control::client::Connection;
-use common_control::engine::Engine;
+use common_control::engine::{Answer, Engine};
 use common_control::proxy::Proxy;
 use common_control::settings::Settings;
-use common_control::{Scratch, chat, eventually, within};
+use common_control::{Scratch, chat, eventually, streamed, within};
 use common_tls::{Authority, Dial, NEW, OLD, Stream, connect};
 use rustls::{HandshakeKind, SignatureScheme};
 use serde_json::Value;
@@ -166,6 +166,38 @@ async fn an_optional_certificate_names_the_client_over_http_2_as_well() {
     let lines = logged(&proxy, 2).await;
     assert!(lines[0].get("client_certificate").is_none());
     assert_eq!(lines[1]["client_certificate"], "client.example");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_goes_on_with_its_client_behind_a_stream_that_broke_off() {
+    let (engine, authority, clients) = (Engine::up("broken"), Authority::new("broken"), Authority::new("clients"));
+    for versions in [&NEW, &OLD] {
+        let scratch = Scratch::new();
+        let ca = scratch.file("clients.pem", clients.pem());
+        let tls = authority.issue(&["localhost"]).files(&scratch, "c");
+        let tls = format!("{tls}, client_ca: {}, client_certificates: required", ca.display());
+        let proxy = start(&engine, scratch, &tls).await;
+        let certificate = clients.issue_client("spiffe://example/good");
+        let dial = Dial { versions, certificate: Some(&certificate), ..Dial::to(&authority) };
+        let mut connection = Connection::over(dial.connect(proxy.address()).await.unwrap());
+        for _ in 0..3 {
+            engine.set_answer(Answer::Gated);
+            engine.emit(1);
+            connection.send("POST", "/v1/chat/completions", "", &streamed("hello").to_string()).await.unwrap();
+            let head = within("a header", connection.head()).await.unwrap();
+            assert_eq!(head.header("connection"), Some("keep-alive"));
+            within("a token", connection.chunk()).await.unwrap();
+            engine.stop().await;
+            engine.start();
+            let rest = connection.rest().await.unwrap();
+            assert!(rest.contains("upstream_broke_off"), "{rest}");
+            engine.set_answer(Answer::Whole);
+            assert_eq!(connection.chat(&chat("hello")).await.unwrap().status, 200, "{versions:?}");
+        }
+        let lines = logged(&proxy, 6).await;
+        assert!(lines.iter().all(|line| line["client_certificate"] == "spiffe://example/good"), "{lines:?}");
+        assert_eq!(handshakes(&proxy, "full").await, 1.0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,8 @@
 //! What a process has learned, as it goes to the one that takes over: pure, with no tie to sockets or to the index.
 //!
 //! A text that names it and its [`FORMAT`], then MessagePack. The format's number changes with everything that an older
-//! reader would misread; it is told beforehand, and a reader of another one starts cold. Nothing in it is needed to serve.
+//! reader would misread, such as how blocks are hashed; it is told beforehand, and a reader of another one starts cold. Nothing
+//! in it is needed to serve.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -13,7 +14,7 @@ use crate::pool::{EjectionRecord, Health, RateSums, TrustRecord};
 use crate::prefix::ScaleRecord;
 
 /// The number of this form.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 /// What every state begins with; its format follows, four bytes, little endian.
 const MARK: [u8; 4] = *b"WGST";

@@ -1,7 +1,8 @@
 //! Chained block hashes of a prompt, made while its bytes stream by.
 //!
-//! Each block's hash is XXH3-64 of its bytes, seeded with its parent's hash (Yann Collet's xxHash, `XXH3_64bits_withSeed`);
-//! the first block's parent is the root, which stands for all that separates caches. Two chains are therefore equal up
+//! A block's content is hashed by XXH3-64 (Yann Collet's xxHash), and its hash is that of the content's hash, seeded with its
+//! parent's: hashing the content waits for nothing, and the chain, which cannot but go block by block, is short. The first
+//! block's parent is the root, which stands for all that separates caches. Two chains are therefore equal up
 //! to the first block that differs and, chance of 64 bits aside, nowhere behind it. The last, partial block has no hash.
 //! A block that lies whole in one piece of input is hashed where it lies.
 //!
@@ -11,7 +12,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use super::BlockHash;
 
@@ -84,7 +85,12 @@ impl BlockHasher {
 }
 
 fn hash_block(parent: BlockHash, block: &[u8]) -> BlockHash {
-    BlockHash(xxh3_64_with_seed(block, parent.0))
+    chained(parent, xxh3_64(block))
+}
+
+/// The hash of the block behind `parent` whose content has the hash `content`.
+pub(super) fn chained(parent: BlockHash, content: u64) -> BlockHash {
+    BlockHash(xxh3_64_with_seed(&content.to_le_bytes(), parent.0))
 }
 
 /// The root of the chains of one cache: a hash of everything that separates it from others. Each part's length is
@@ -129,7 +135,8 @@ mod tests {
         let mut blocks = Vec::new();
         for start in (0..bytes.len()).step_by(block_bytes) {
             if start + block_bytes <= bytes.len() {
-                parent = xxh3_64_with_seed(&bytes[start..start + block_bytes], parent);
+                let content = xxh3_64(&bytes[start..start + block_bytes]);
+                parent = xxh3_64_with_seed(&content.to_le_bytes(), parent);
                 blocks.push(BlockHash(parent));
             }
         }

@@ -4,8 +4,9 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
+use super::block::chained;
 use super::{BlockHash, MAX_BLOCKS, root};
 
 /// Ids of a block whose bytes need no allocation. The bytes are filled in at their full length, which is a copy; pushing them
@@ -28,7 +29,7 @@ pub fn token_root(adapter: Option<&str>, salt: Option<&str>) -> BlockHash {
 /// The hash of the block of `ids` that follows `parent`. `extra` stands for what else went into the block, such as a
 /// picture; a block with it never equals one without.
 pub fn token_block(parent: BlockHash, ids: &[u32], extra: Option<NonZeroU64>) -> BlockHash {
-    let seed = extra.map_or(parent.0, |extra| xxh3_64_with_seed(&extra.get().to_le_bytes(), parent.0));
+    let parent = extra.map_or(parent, |extra| chained(parent, extra.get()));
     let mut few = [0; STACK_IDS * 4];
     let mut many = Vec::new();
     let bytes = if ids.len() <= STACK_IDS {
@@ -38,7 +39,7 @@ pub fn token_block(parent: BlockHash, ids: &[u32], extra: Option<NonZeroU64>) ->
         &mut many[..]
     };
     bytes.as_chunks_mut().0.iter_mut().zip(ids).for_each(|(bytes, id)| *bytes = id.to_le_bytes());
-    BlockHash(xxh3_64_with_seed(bytes, seed))
+    chained(parent, xxh3_64(bytes))
 }
 
 /// The hashes of all whole blocks of a prompt, at most [`MAX_BLOCKS`].

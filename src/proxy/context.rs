@@ -19,6 +19,7 @@ use super::keep_alive::Unstreamed;
 use super::limits::{Line, Watch};
 use super::plan::Plan;
 use super::reject::Reject;
+use super::reuse::Slot;
 use crate::auth::{Caller, Charge};
 use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
@@ -34,6 +35,8 @@ use crate::time::{self, Moment};
 pub struct RequestContext {
     _in_service: RequestGuard,
     state: Arc<State>,
+    /// Where its connection goes on, on HTTP/1.
+    pub(super) slot: Option<Slot>,
     /// Whether it was counted and logged.
     pub(super) is_recorded: bool,
     pub(super) seen: Seen,
@@ -142,6 +145,8 @@ pub(super) struct Answer {
     pub(super) limit: Option<TimeLimit>,
     /// Answered by this process.
     pub(super) is_local: bool,
+    /// The exchange failed when the answer had begun, and we have ended it: for its client it is whole.
+    pub(super) is_made_whole: bool,
 }
 
 // === impl RequestContext ===
@@ -151,6 +156,7 @@ impl RequestContext {
         Self {
             _in_service: state.lifecycle.begin_request(),
             state: Arc::clone(state),
+            slot: None,
             is_recorded: false,
             seen: Seen::default(),
             started: time::now(),

@@ -3,7 +3,8 @@
 //! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call,
 //! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`waiting`] finds it a backend with room,
 //! [`peer`] says how to connect, [`attend`] sees to time limits, [`response`] watches the answer, [`hold`] keeps it back while
-//! it may be none, [`reject`], [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs.
+//! it may be none, [`reject`], [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs,
+//! and [`reuse`] sees to what becomes of the connection.
 
 mod attend;
 mod blocks;
@@ -27,9 +28,11 @@ mod reject;
 mod reply;
 mod response;
 mod retry;
+mod reuse;
 mod trace;
 mod waiting;
 
+use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +48,7 @@ use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 pub use matched::Matched;
 pub use plan::{Head, Plan, plan};
 pub use reject::Reject;
+pub use reuse::Application;
 
 use crate::state::State;
 use context::RequestContext;
@@ -74,6 +78,10 @@ impl ProxyHttp for Gateway {
 
     fn new_ctx(&self) -> Self::CTX {
         RequestContext::new(&self.state)
+    }
+
+    fn on_connection_reuse(&self, _session: &mut Session, ctx: &mut Self::CTX, context: Box<dyn Any + Send + Sync>) {
+        ctx.slot = reuse::Slot::of(context);
     }
 
     // None: the default compresses responses, and a response's bytes are not ours to change.
@@ -204,5 +212,6 @@ impl ProxyHttp for Gateway {
 
     async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Self::CTX) {
         finish::record(&self.state, session, error, ctx);
+        reuse::keep(session, ctx).await;
     }
 }

@@ -15,29 +15,35 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
         ctx.reject = Some(reject_for(error, ctx));
     }
     if is_started && !is_gone(error) && last_words::can_be_said(session, ctx) {
-        if let Err(error) = last_words::say(session, ctx).await {
-            log::debug!("request {}: the error event was not delivered: {}", ctx.request_id, error.etype().as_str());
-        }
+        ctx.answer.is_made_whole = is_delivered(last_words::say(session, ctx).await, ctx);
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
     }
     let Some(reject) = ctx.reject.as_ref().filter(|_| !is_started) else {
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
     };
-    if !is_early {
-        // Pingora closes the connection after a failed exchange; the reply says so.
+    if !is_early && !ctx.is_opened {
+        // Pingora closes the connection after a failed exchange; the reply says so. The header of an opened stream has said
+        // otherwise.
         session.set_keepalive(None);
     }
     let body_is_unread = !session.is_body_done();
     if body_is_unread {
         session.set_keepalive(None);
     }
-    if let Err(error) = send(session, reject, ctx).await {
-        log::debug!("request {}: the error reply was not delivered: {}", ctx.request_id, error.etype().as_str());
-    }
+    let is_delivered = is_delivered(send(session, reject, ctx).await, ctx);
     if body_is_unread {
         body::drain(&mut session.downstream_session).await;
     }
-    FailToProxy { error_code: reject.status().as_u16(), can_reuse_downstream: is_early && !body_is_unread }
+    let error_code = reject.status().as_u16();
+    ctx.answer.is_made_whole = is_delivered && ctx.is_opened;
+    FailToProxy { error_code, can_reuse_downstream: is_early && !body_is_unread }
+}
+
+fn is_delivered(written: pingora_core::Result<()>, ctx: &RequestContext) -> bool {
+    if let Err(error) = &written {
+        log::debug!("request {}: the error was not delivered: {}", ctx.request_id, error.etype().as_str());
+    }
+    written.is_ok()
 }
 
 async fn send(session: &mut Session, reject: &Reject, ctx: &RequestContext) -> pingora_core::Result<()> {

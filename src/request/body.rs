@@ -50,7 +50,7 @@ struct Settings<'a> {
 /// Reads a whole document. Too deep a one is taken for JSON and gives what was read before that point, without prompts.
 pub(super) fn read<'a>(endpoint: Endpoint, document: &'a [u8]) -> Result<PromptRequest<'a>, ReadError> {
     let mut body = Body::new(endpoint);
-    match Scanner::new(document).and_then(|mut scanner| body.read(&mut scanner)) {
+    match body.read(&mut Scanner::new(document)) {
         Ok(()) => Ok(body.finish()),
         Err(JsonError::TooDeep) => Ok(body.settings.apply(body.request)),
         Err(JsonError::NotJson { offset, what }) => Err(ReadError::NotJson { offset, what }),

@@ -125,7 +125,7 @@ fn write_node(nodes: &[Node<'_>], index: usize, strip_depth: usize, out: &mut Wr
 
 fn write_string(text: RawStr<'_>, out: &mut Writer<'_, impl FnMut(&[u8])>) {
     out.byte(b'"');
-    text.decode(out);
+    text.write(out);
     out.byte(END);
 }
 

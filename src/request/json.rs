@@ -5,11 +5,12 @@
 //! asks for the members it knows and [`Scanner::skip`]s the rest, so each byte is looked at once, strings are unescaped
 //! only on demand ([`RawStr::decode`]), and no step recurses over input nesting.
 //!
-//! Grammar: RFC 8259 to the letter, on a body that is UTF-8 as a whole. Python's extras (`NaN`, `Infinity`) are
+//! Grammar: RFC 8259 to the letter; strings are checked to be UTF-8, and nothing else can be more than ASCII. Python's extras (`NaN`, `Infinity`) are
 //! refused. Two liberties, both taken by the engines' own parsers: a leading byte-order mark is passed over, and an
 //! escaped lone surrogate is a character (see [`RawStr`]). Nesting beyond [`MAX_DEPTH`] is [`JsonError::TooDeep`],
 //! which says nothing about validity.
 
+mod marks;
 mod string;
 #[cfg(test)]
 mod tests;
@@ -61,14 +62,12 @@ type Scan<T> = Result<T, JsonError>;
 
 impl<'a> Scanner<'a> {
     /// Starts at the first byte of a whole document, after a byte-order mark.
-    pub(crate) fn new(document: &'a [u8]) -> Scan<Self> {
-        std::str::from_utf8(document)
-            .map_err(|error| JsonError::NotJson { offset: error.valid_up_to(), what: "invalid UTF-8" })?;
+    pub(crate) fn new(document: &'a [u8]) -> Self {
         let at = if document.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
-        Ok(Self { input: document, at })
+        Self { input: document, at }
     }
 
-    /// Starts at a value that [`Scanner::skip`] returned, or at any part of valid UTF-8.
+    /// Starts at a value that [`Scanner::skip`] returned.
     pub(crate) fn of_value(value: &'a [u8]) -> Self {
         Self { input: value, at: 0 }
     }
@@ -145,10 +144,10 @@ impl<'a> Scanner<'a> {
         }
         let start = self.at + 1;
         match string::end_of(self.input, start) {
-            Ok((end, has_escape)) => {
+            Ok((end, escapes)) => {
                 self.at = end + 1;
                 work::add(self.at - start);
-                Ok(RawStr::new(self.input.get(start..end).unwrap_or_default(), has_escape))
+                Ok(RawStr::new(self.input.get(start..end).unwrap_or_default(), escapes))
             }
             Err((at, what)) => {
                 self.at = at;

@@ -37,7 +37,7 @@ fn of_object(scanner: &mut Scanner<'_>) -> Result<[u8; 16], JsonError> {
 }
 
 fn of_string(content: RawStr<'_>) -> [u8; 16] {
-    digest(|out| content.decode(out))
+    digest(|out| content.write(out))
 }
 
 fn of_json(value: &[u8]) -> [u8; 16] {

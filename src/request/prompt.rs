@@ -5,7 +5,8 @@
 //! different lists of segments never give the same bytes; and a conversation's bytes start with those of every earlier
 //! turn, because nothing is written at its end.
 //!
-//! Text is UTF-8 (lone surrogates as WTF-8), in which the bytes F8 to FF cannot occur, so these mark structure:
+//! Text is UTF-8 (lone surrogates as WTF-8) with JSON's short escapes left in it, as `RawStr::write` spells it, so that it is
+//! hashed where it lies in the body. The bytes F8 to FF cannot occur in it and mark structure:
 //!
 //! | bytes | meaning |
 //! | --- | --- |
@@ -163,10 +164,10 @@ impl Segment<'_> {
             Self::Header(header, name) => {
                 out.byte(HEADER);
                 out.byte(*header as u8);
-                name.decode(out);
+                name.write(out);
                 out.byte(END);
             }
-            Self::Text(text) => text.decode(out),
+            Self::Text(text) => text.write(out),
             Self::Part => out.byte(PART),
             Self::Media(digest) => {
                 out.byte(MEDIA);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use pingora_core::apps::{HttpServerOptions, ServerApp};
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
-use pingora_proxy::{HttpProxy, http_proxy};
+use pingora_proxy::http_proxy;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -34,7 +34,7 @@ use crate::admin::{Admin, CallerCounts, Certificates, Events, Gauges, Shadows};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
 use crate::handover::{Duplicate, Listening, Role};
-use crate::proxy::Gateway;
+use crate::proxy::{Application, Gateway};
 use crate::state::{LogError, State};
 use crate::tls::{self, Endpoint};
 use crate::{time, without_stalling};
@@ -100,7 +100,7 @@ pub struct Server {
     /// What each listener became, in the order of the configuration.
     addresses: Vec<SocketAddr>,
     admin: SocketAddr,
-    apps: Vec<Arc<HttpProxy<Gateway>>>,
+    apps: Vec<Arc<Application>>,
     stop_accepting: watch::Sender<bool>,
     listeners: JoinSet<()>,
     stop_admin: watch::Sender<bool>,
@@ -267,20 +267,20 @@ fn bind_advice(error: &io::Error) -> &'static str {
     }
 }
 
-fn application(state: &Arc<State>, is_h2c: bool, requires_key: bool) -> HttpProxy<Gateway> {
+fn application(state: &Arc<State>, is_h2c: bool, requires_key: bool) -> Application {
     let conf = ServerConf {
         upstream_keepalive_pool_size: UPSTREAM_POOL_SIZE,
         // Ours count attempts and have their own limit; this one only has to be out of the way.
         max_retries: 16,
         ..ServerConf::default()
     };
-    let mut app = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state), requires_key));
+    let mut proxy = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state), requires_key));
     let mut options = HttpServerOptions::default();
     options.h2c = is_h2c;
     options.h2_idle_timeout = Some(H2_IDLE_TIME);
-    app.server_options = Some(options);
+    proxy.server_options = Some(options);
     let mut h2 = default_h2_options();
     h2.initial_window_size(H2_STREAM_WINDOW_BYTES).initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES);
-    app.h2_options = Some(h2);
-    app
+    proxy.h2_options = Some(h2);
+    Application::new(proxy)
 }

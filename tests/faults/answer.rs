@@ -43,8 +43,7 @@ pub(crate) async fn read(connection: &mut Connection, leave_after: Option<usize>
         Ok(Some((text, Ok(())))) => plain(head.status, &text),
         Ok(Some((text, Err(error)))) => Ending::Wrong(format!("status {} broke off: {error}: {text}", head.status)),
     };
-    // Behind an exchange that failed Pingora closes the connection, which the header of a stream could not tell.
-    let is_whole = matches!(ending, Ending::Whole | Ending::Refused(..));
+    let is_whole = matches!(ending, Ending::Whole | Ending::Refused(..) | Ending::Event(_));
     (ending, keeps && is_whole)
 }
 

@@ -42,6 +42,7 @@ async fn half_of_the_backends_may_die_within_a_second() {
     assert!(endings.events.keys().all(|code| code == "upstream_broke_off"), "{}", endings.text());
     let broken = |endings: &crate::load::Endings| endings.count() - endings.whole;
     assert_eq!(broken(&died), broken(&endings), "nothing failed after the deaths");
+    assert_eq!(tally.dropped(), 0, "every connection went on as its last answer had said");
     assert!(tally.whole_since(since) > 0);
     // A probe that has just begun when they come back fails; the one after it does not.
     assert!(took < 2 * PROBE_INTERVAL + Duration::from_millis(500), "back after {took:?}");

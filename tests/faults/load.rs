@@ -42,6 +42,8 @@ pub(crate) struct Habits {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     sent: AtomicU64,
+    /// Connections that were found closed although nothing had said so.
+    dropped: AtomicU64,
     endings: Mutex<Endings>,
 }
 
@@ -73,6 +75,8 @@ struct Client {
     proxy: SocketAddr,
     habits: Habits,
     rng: fastrand::Rng,
+    /// The stream before ended with an error event: it asks again at once.
+    is_hasty: bool,
     tally: Arc<Tally>,
     ledger: Arc<Ledger>,
 }
@@ -92,6 +96,11 @@ impl Tally {
     /// Requests sent.
     pub(crate) fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
+    }
+
+    /// Connections that were found closed before their next request, though no answer on them had said so.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Relaxed)
     }
 
     pub(crate) fn endings(&self) -> Endings {
@@ -157,7 +166,7 @@ impl Load {
         for number in 0..habits.clients {
             let rng = fastrand::Rng::with_seed(habits.seed << 16 | number);
             let (tally, ledger) = (Arc::clone(&tally), Arc::clone(ledger));
-            let client = Client { number, proxy, habits, rng, tally, ledger };
+            let client = Client { number, proxy, habits, rng, is_hasty: false, tally, ledger };
             clients.spawn(client.run(stopped.clone()));
         }
         Self { stop, clients, tally }
@@ -189,7 +198,9 @@ impl Client {
                 return;
             }
             connection = self.exchange(connection, turn).await;
-            sleep(self.habits.pause.mul_f64(2.0 * self.rng.f64())).await;
+            if !self.is_hasty {
+                sleep(self.habits.pause.mul_f64(2.0 * self.rng.f64())).await;
+            }
         }
     }
 
@@ -198,10 +209,13 @@ impl Client {
         let id = format!("r{}-{}-{turn}", self.habits.seed, self.number);
         let body = self.body(turn).to_string();
         let leave_after = (self.rng.f64() < self.habits.leaving).then(|| self.rng.usize(1..8));
-        // As HTTP clients do it: a connection that was closed meanwhile is not used again.
-        let mut connection = match kept.filter(Connection::is_open) {
-            Some(connection) => connection,
-            None => Connection::open(self.proxy).await.expect("the proxy accepts connections"),
+        let mut connection = match kept {
+            Some(connection) if connection.is_open() => connection,
+            // As HTTP clients do it: a connection that was closed meanwhile is not used again.
+            kept => {
+                self.tally.dropped.fetch_add(u64::from(kept.is_some()), Relaxed);
+                Connection::open(self.proxy).await.expect("the proxy accepts connections")
+            }
         };
         self.tally.sent.fetch_add(1, Relaxed);
         let headers = format!("content-type: application/json\r\nx-request-id: {id}\r\n");
@@ -219,6 +233,7 @@ impl Client {
             other if visits.len() > MAX_VISITS => Ending::Wrong(format!("sent {} times: {other:?}", visits.len())),
             other => other,
         };
+        self.is_hasty = matches!(ending, Ending::Event(_));
         self.tally.ended(ending, &id, &path.join(" "));
         keeps.then_some(connection)
     }

@@ -22,6 +22,7 @@ async fn suffer(seed: u64, hurt: impl AsyncFn(&Fleet)) -> Endings {
     fleet.check_rest(&[&tally]).await;
     let endings = tally.endings();
     println!("{}", endings.text());
+    assert_eq!(tally.dropped(), 0, "every connection went on as its last answer had said");
     assert!(endings.whole > 50, "there was a load: {}", endings.text());
     endings
 }

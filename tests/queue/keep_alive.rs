@@ -101,6 +101,13 @@ impl Stage {
         events(client).await
     }
 
+    /// What the header of the stream has said of the connection holds behind it.
+    async fn goes_on(&self, client: &mut Client) {
+        self.go_on.add_permits(1);
+        client.send("POST", CHAT, "x-kind: stream\r\n", &chat("again")).await;
+        assert_eq!(client.response("POST").await.unwrap().status, 200);
+    }
+
     async fn end(self) {
         self.held.served().await;
         self.proxy.let_go().await;
@@ -133,9 +140,7 @@ async fn comments_come_while_it_waits_and_the_answer_follows_them() {
     assert_eq!(client.event().await.unwrap().as_deref(), Some(": waiting\n\n"), "and again");
     let events = stage.rest(&mut client).await;
     assert_eq!(events, ["{\"choices\":[{\"text\":\"a\"}]}", "[DONE]"]);
-    // The connection is as good as before.
-    client.send("POST", CHAT, "x-kind: stream\r\n", &chat("again")).await;
-    assert_eq!(client.response("POST").await.unwrap().status, 200);
+    stage.goes_on(&mut client).await;
     stage.end().await;
 }
 
@@ -171,6 +176,7 @@ async fn an_error_of_the_engine_is_an_event() {
             Some(code) => assert_eq!(error_code(&events[0]), code, "{kind}"),
             None => assert!(events[0].contains("too long"), "the engine's own words: {events:?}"),
         }
+        stage.goes_on(&mut client).await;
         stage.end().await;
     }
 }
@@ -183,6 +189,7 @@ async fn an_attempt_without_an_answer_is_an_event() {
         let mut client = stage.kept_alive(kind).await;
         let events = stage.rest(&mut client).await;
         assert_eq!(events.iter().map(|event| error_code(event)).collect::<Vec<_>>(), [code], "{kind}");
+        stage.goes_on(&mut client).await;
         stage.end().await;
     }
 }
@@ -240,7 +247,7 @@ async fn the_end_of_its_time_is_an_event() {
     let stage = Stage::start(", max_wait: 4s").await;
     let mut client = stage.kept_alive("stream").await;
     assert_eq!(error_code(events(&mut client).await.last().unwrap()), "queue_timed_out");
-    stage.go_on.add_permits(1);
+    stage.goes_on(&mut client).await;
     stage.end().await;
 }
 

@@ -82,7 +82,8 @@ fn of_equal_keys_the_last_counts() {
 #[test]
 fn plain_prompts_come_alone_in_lists_and_as_ids() {
     let prompts = |prompt: &str| all(Endpoint::Completions, &format!(r#"{{"prompt":{prompt}}}"#));
-    assert_eq!(prompts(r#""a\nb""#), [b"a\nb"]);
+    assert_eq!(prompts(r#""a\nb""#), [br"a\nb"], "as the body has it");
+    assert_eq!(prompts(r#""\u0061\u000A\/b""#), [br"a\n/b"], "in the one spelling");
     assert_eq!(prompts(r#"["a","b"]"#), [b"a", b"b"]);
     assert_eq!(prompts("[1, 70000]"), [ids(&[1, 70_000])]);
     assert_eq!(prompts("[[1,2],[3]]"), [ids(&[1, 2]), ids(&[3])]);

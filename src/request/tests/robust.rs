@@ -126,7 +126,7 @@ fn megabytes_of_one_thing_come_to_an_end() {
     let escapes = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "\\\"".repeat(1 << 20));
     let keys = format!(r#"{{{}"model":"b","messages":[{{}}]}}"#, r#""model":"a","#.repeat(200_000));
     let nested = "[".repeat(2 << 20);
-    for (body, prompt_bytes) in [(escapes, 7 + (1 << 20)), (keys, 3), (nested, 0)] {
+    for (body, prompt_bytes) in [(escapes, 7 + (2 << 20)), (keys, 3), (nested, 0)] {
         work::DONE.set(0);
         let request = read(Endpoint::ChatCompletions, body.as_bytes()).unwrap();
         let written: usize = request.prompts.iter().map(|prompt| bytes_of(prompt).len()).sum();
