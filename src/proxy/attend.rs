@@ -8,7 +8,7 @@ use pingora_core::{Error, ErrorSource, ErrorType, Result};
 
 use super::context::RequestContext;
 use super::hedge::Hedge;
-use super::limits::{Asked, Deadlines, Grip, Lines, Watch};
+use super::limits::{Asked, Deadlines, Grip, Lines, Rounds, Watch};
 use super::reject::Reject;
 use crate::pool::TimeLimit;
 use crate::state::State;
@@ -44,7 +44,7 @@ pub(super) fn give_up(state: &State, ctx: &mut RequestContext) -> Box<Error> {
 }
 
 /// The attempt has its connection, or a relay in its place.
-pub(super) fn begin(lines: &Lines, is_reused: bool, descriptor: RawFd, ctx: &mut RequestContext) {
+pub(super) fn begin(lines: &Lines, rounds: &Arc<Rounds>, is_reused: bool, descriptor: RawFd, ctx: &mut RequestContext) {
     let end = ctx.end();
     let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return };
     let Some(line) = attempt.line.take() else { return };
@@ -56,7 +56,7 @@ pub(super) fn begin(lines: &Lines, is_reused: bool, descriptor: RawFd, ctx: &mut
         None => lines.grip(line, is_reused, descriptor),
     };
     // What cannot be cut is not watched.
-    attempt.watch = grip.map(|grip| Watch::begin(grip, deadlines));
+    attempt.watch = grip.map(|grip| Watch::begin(rounds, grip, deadlines));
 }
 
 /// The limit that `error` is about.

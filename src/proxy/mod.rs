@@ -52,7 +52,7 @@ pub use reuse::Application;
 
 use crate::state::State;
 use context::RequestContext;
-use limits::Lines;
+use limits::{Lines, Rounds};
 
 /// The proxy application.
 pub struct Gateway {
@@ -61,6 +61,8 @@ pub struct Gateway {
     requires_key: bool,
     /// The connections to backends.
     lines: Arc<Lines>,
+    /// Who looks at the time limits of attempts.
+    rounds: Arc<Rounds>,
 }
 
 // === impl Gateway ===
@@ -68,7 +70,7 @@ pub struct Gateway {
 impl Gateway {
     /// Serves from this state; those who have a key of it, where one is required.
     pub fn new(state: Arc<State>, requires_key: bool) -> Self {
-        Self { state, requires_key, lines: Arc::default() }
+        Self { state, requires_key, lines: Arc::default(), rounds: Arc::default() }
     }
 }
 
@@ -111,7 +113,7 @@ impl ProxyHttp for Gateway {
         _digest: Option<&Digest>,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        attend::begin(&self.lines, is_reused, descriptor, ctx);
+        attend::begin(&self.lines, &self.rounds, is_reused, descriptor, ctx);
         Ok(())
     }
 

@@ -1,29 +1,31 @@
-//! Waits for an attempt's deadline, beside Pingora, and cuts its connection then.
+//! Sees to it that an attempt's deadline is kept, beside Pingora, by cutting its connection.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
-use tokio::time::sleep;
 
 use super::Deadlines;
 use super::line::Grip;
+use super::rounds::Rounds;
 use crate::pool::TimeLimit;
-use crate::time::{self, Moment};
+use crate::time::Moment;
 
 /// Watches one attempt. Dropping it ends the watch.
 #[derive(Debug)]
 pub(in crate::proxy) struct Watch {
-    shared: Arc<Shared>,
-    task: AbortHandle,
+    watched: Arc<Watched>,
+    rounds: Arc<Rounds>,
+    key: usize,
 }
 
+/// An attempt, as those that look at all of them see it.
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Watched {
+    grip: Grip,
     state: Mutex<State>,
-    /// The deadline has come nearer.
-    nearer: Notify,
+    /// The deadline, as nanoseconds of a [`Moment`], to be looked at without the lock. Written under it.
+    due: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -37,73 +39,59 @@ struct State {
 
 impl Watch {
     /// Begins when the attempt has its connection.
-    pub(in crate::proxy) fn begin(grip: Grip, deadlines: Deadlines) -> Self {
-        let shared = Arc::new(Shared { state: Mutex::new(State { deadlines, met: None }), nearer: Notify::new() });
-        let task = tokio::spawn(wait(Arc::clone(&shared), grip)).abort_handle();
-        Self { shared, task }
+    pub(in crate::proxy) fn begin(rounds: &Arc<Rounds>, grip: Grip, deadlines: Deadlines) -> Self {
+        let due = AtomicU64::new(deadlines.next().0.as_nanos());
+        let watched = Arc::new(Watched { grip, state: Mutex::new(State { deadlines, met: None }), due });
+        let key = rounds.add(Arc::clone(&watched));
+        Self { watched, rounds: Arc::clone(rounds), key }
     }
 
     /// The answer has got further; `change` says how.
     pub(in crate::proxy) fn note(&self, change: impl FnOnce(&mut Deadlines)) {
-        let mut state = self.shared.state.lock();
-        let (before, _) = state.deadlines.next();
+        let mut state = self.watched.state.lock();
         change(&mut state.deadlines);
-        if state.deadlines.next().0 < before {
-            self.shared.nearer.notify_one();
-        }
+        self.watched.due.store(state.deadlines.next().0.as_nanos(), Relaxed);
     }
 
     /// The limit that ended the attempt.
     pub(in crate::proxy) fn met(&self) -> Option<TimeLimit> {
-        self.shared.state.lock().met
+        self.watched.state.lock().met
     }
 
     /// The answer is whole: nothing is waited for any more.
     pub(in crate::proxy) fn end(&self) {
-        self.task.abort();
+        self.watched.due.store(u64::MAX, Relaxed);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.end();
+        self.rounds.remove(self.key);
     }
 }
 
-async fn wait(shared: Arc<Shared>, grip: Grip) {
-    loop {
-        let now = time::now();
-        let (at, _) = shared.state.lock().deadlines.next();
-        if at <= now {
-            if shared.is_over(now, &grip) {
-                return;
-            }
-            continue;
-        }
-        tokio::select! {
-            () = sleep(at.since(now)) => {}
-            () = shared.nearer.notified() => {}
-        }
+// === impl Watched ===
+
+impl Watched {
+    pub(super) fn due(&self) -> Moment {
+        Moment::from_nanos(self.due.load(Relaxed))
     }
-}
 
-// === impl Shared ===
-
-impl Shared {
-    /// Whether the time is up, and the connection cut by that.
-    fn is_over(&self, now: Moment, grip: &Grip) -> bool {
+    /// Cuts the connection if the time is up.
+    pub(super) fn end_if_over(&self, now: Moment) {
         let mut state = self.state.lock();
         let (at, limit) = state.deadlines.next();
-        if at > now {
-            return false;
+        if at > now || self.due() > now {
+            return;
         }
-        if limit.is_silence() && grip.has_unread() {
+        if limit.is_silence() && self.grip.has_unread() {
             // The client takes its answer more slowly than the backend makes it; `server.write_timeout` is about that.
             state.deadlines.excuse(now);
-            return false;
+            self.due.store(state.deadlines.next().0.as_nanos(), Relaxed);
+            return;
         }
+        self.due.store(u64::MAX, Relaxed);
         state.met = Some(limit);
-        grip.cut();
-        true
+        self.grip.cut();
     }
 }
