@@ -16,6 +16,7 @@ mod fault;
 mod flow;
 mod frames;
 mod header;
+mod target;
 
 use std::any::Any;
 use std::fmt;

@@ -15,6 +15,7 @@ use common_control::settings::Settings;
 use common_control::{Scratch, chat, eventually, long_prompt, streamed};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 // === metrics ===
 
@@ -264,6 +265,11 @@ async fn unknown_pages_are_404_and_wrong_methods_405() {
     for _ in 0..3 {
         assert_eq!(kept.ask("GET", "/healthz", "", "").await.unwrap().status, 200, "connections are kept");
     }
+    let mut balancer = tokio::net::TcpStream::connect(proxy.admin()).await.unwrap();
+    balancer.write_all(b"HEAD /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut reply = String::new();
+    balancer.read_to_string(&mut reply).await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.ends_with("\r\n\r\n"), "HEAD is GET without a body: {reply}");
 }
 
 // === logs ===

@@ -4,6 +4,7 @@
 
 mod common_control;
 
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -12,7 +13,7 @@ use common_control::client::{Connection, Reply, ask, get};
 use common_control::engine::Engine;
 use common_control::proxy::Proxy;
 use common_control::settings::Settings;
-use common_control::{Scratch, chat, eventually, logs};
+use common_control::{Scratch, chat, eventually, logs, within};
 use sha2::{Digest, Sha256};
 
 const ONE: &str = "wg-the-first-key-of-these-tests";
@@ -82,6 +83,27 @@ async fn a_changed_file_of_keys_is_taken_over_and_what_was_used_stays() {
     assert_eq!((chat_with(&proxy, 0, ONE).await.status, chat_with(&proxy, 0, TWO).await.status), (401, 200));
     let page = get(proxy.admin(), "/metrics").await.body;
     assert!(page.contains(r#"caller="b""#) && !page.contains(r#"caller="a""#), "a caller that is gone has no series");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_in_the_place_of_a_file_is_refused_and_reloads_go_on() {
+    let engine = Engine::up("piped");
+    let folder = Scratch::new();
+    let keys = folder.file("keys.yaml", format!("keys:\n{}", caller("a", ONE, "")));
+    let settings = Settings { auth: format!("{{keys_file: {}}}", keys.display()), ..Settings::new([&engine]) };
+    let proxy = Proxy::with(&settings, &[&engine]).await;
+    for file in [keys.as_path(), proxy.file()] {
+        let aside = file.with_extension("aside");
+        std::fs::rename(file, &aside).unwrap();
+        assert!(Command::new("mkfifo").arg(file).status().unwrap().success());
+        // Its other end: whoever reads it waits for as long as the test goes on.
+        let _held = OpenOptions::new().read(true).write(true).open(file).unwrap();
+        let refused = within("an answer", proxy.reload()).await;
+        assert!(refused.status == 422 && refused.body.contains("not a regular file"), "{}", refused.body);
+        assert_eq!(chat_with(&proxy, 0, ONE).await.status, 200, "the callers in force are the same");
+        std::fs::rename(&aside, file).unwrap();
+        assert_eq!(within("an answer", proxy.reload()).await.status, 200);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,13 +182,22 @@ async fn explain_sends_the_token_and_speaks_of_the_caller() {
         (output.status.success(), said(&output))
     };
     let (is_good, refused) = explain(&[]).await;
-    assert!(!is_good && refused.contains("refused: this takes the token of admin.token_file"), "{refused}");
+    assert!(
+        !is_good && refused.contains("wants the token of its admin.token_file: give its file as --token-file"),
+        "{refused}"
+    );
     let (is_good, plain) = explain(&["--token-file", &token]).await;
     assert!(is_good && plain.contains("pool main") && !plain.contains("caller:"), "{plain}");
     let (is_good, of_a) = explain(&["--token-file", &token, "--caller", "a"]).await;
     assert!(is_good && of_a.contains("label a, priority low, tokens_left 1000"), "{of_a}");
     let (is_good, of_nobody) = explain(&["--token-file", &token, "--caller", "nobody"]).await;
     assert!(!is_good && of_nobody.contains("no caller has this label"), "{of_nobody}");
+    let (is_good, of_another) = explain(&["--token-file", &token, "--caller", "a&b c", "--path", "/v1/ä b"]).await;
+    assert!(!is_good && of_another.contains("no caller has this label"), "whatever is in it: {of_another}");
+    let another = engine.address().to_string();
+    let mut command = warmgate(&["explain", "--admin", &another, "--body", &body]);
+    let elsewhere = tokio::task::spawn_blocking(move || said(&command.output().unwrap())).await.unwrap();
+    assert!(elsewhere.contains("is no admin listener"), "{elsewhere}");
     std::fs::write(&body, r#"{"model":"other","messages":[]}"#).unwrap();
     let (is_good, denied) = explain(&["--token-file", &token, "--caller", "a"]).await;
     assert!(!is_good && denied.contains("this API key may not use it"), "{denied}");

@@ -243,3 +243,40 @@ async fn what_is_not_tls_is_counted_and_harms_nobody() {
     assert!(is_served(Dial::to(&authority).connect(proxy.address()).await).await);
     assert_eq!(handshakes(&proxy, "full").await, 1.0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_header_behind_tls_has_no_more_time_than_any_other() {
+    let (engine, scratch, authority) = (Engine::up("slow"), Scratch::new(), Authority::new("slow"));
+    let tls = authority.issue(&["localhost"]).files(&scratch, "a");
+    let listener = format!("[{{address: '127.0.0.1:0', tls: {{{tls}}}}}]");
+    let settings = Settings { listeners: listener, ..Settings::new([&engine]) }.to_string();
+    let file = scratch.file("warmgate.yaml", format!("limits: {{header_timeout: 500ms}}\n{settings}"));
+    let proxy = Proxy::start_with(scratch, file).await;
+    proxy.until_state(engine.name(), "healthy").await;
+
+    let mut stream = Dial::to(&authority).connect(proxy.address()).await.unwrap();
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\nx: ").await.unwrap();
+    assert!(until_end(&mut stream).await.starts_with(b"HTTP/1.1 408"), "HTTP/1.1");
+
+    let h2 = Dial { offered: &["h2"], ..Dial::to(&authority) };
+    let preface = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
+    // A part of the preface; HEADERS without their end.
+    for begun in [&preface[..10], &[&preface[..], &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82]].concat()] {
+        let mut stream = h2.connect(proxy.address()).await.unwrap();
+        stream.write_all(begun).await.unwrap();
+        until_end(&mut stream).await;
+    }
+    let faults = async |fault| {
+        let name = format!("warmgate_malformed_messages_total{{fault=\"{fault}\"}}");
+        proxy.metric(&name).await.unwrap()
+    };
+    eventually("each is counted", async || (faults("slow_header").await, faults("silent").await) == (2.0, 1.0)).await;
+    assert!(is_served(Dial::to(&authority).connect(proxy.address()).await).await, "others are served");
+}
+
+/// What comes before the end, which may be a reset.
+async fn until_end(stream: &mut Stream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = within("the end of a connection", stream.read_to_end(&mut bytes)).await;
+    bytes
+}

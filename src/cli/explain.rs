@@ -54,17 +54,25 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<ExitCode, Box<dyn Error>> {
     let body = std::fs::read(&args.body).map_err(|error| format!("{}: {error}", args.body.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = Client::for_address(address, LIMIT).with_key(token.as_ref());
-    let caller = args.caller.as_ref().map(|label| format!("&caller={label}")).unwrap_or_default();
-    let path = format!("/explain?path={}{caller}", args.path);
+    let caller = args.caller.as_ref().map(|label| format!("&caller={}", encoded(label))).unwrap_or_default();
+    let path = format!("/explain?path={}{caller}", encoded(&args.path));
     let reply = runtime
         .block_on(client.ask(address, Method::POST, &path, Bytes::from(body)))
         .map_err(|error| format!("no answer from the admin listener at {address} ({error}); is the proxy running?"))?;
-    let answer: Value = serde_json::from_slice(&reply.body)?;
+    if reply.status == 401 {
+        let right =
+            "the token of its admin.token_file: give its file as --token-file, or its configuration as --config";
+        return Err(format!("the admin listener at {address} wants {right}").into());
+    }
+    let answer: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
     if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {
         return Err(message.to_owned().into());
     }
     if let Some(detail) = answer["detail"].as_str() {
         return Err(format!("the admin listener at {address} refused: {detail}").into());
+    }
+    if !answer["pool"].is_string() {
+        return Err(format!("what answers at {address} is no admin listener; its address is admin.address").into());
     }
     if args.json {
         print(serde_json::to_string_pretty(&answer)?)?;
@@ -85,6 +93,16 @@ fn listener(args: &ExplainArgs) -> Result<(SocketAddr, Option<Secret>), Box<dyn 
         Ok::<_, String>(Secret::new(text.trim_end()))
     });
     Ok((args.admin.ok_or("neither --config nor --admin says where the admin listener is")?, token.transpose()?))
+}
+
+/// As it may stand in a query.
+fn encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'-' | b'.' | b'_' | b'~' | b'/' => char::from(byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
 }
 
 /// The explanation for people: the prompt in a line, then a line a backend, the cheapest first.

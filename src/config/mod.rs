@@ -16,6 +16,7 @@ mod file;
 mod problem;
 mod queue;
 mod reader;
+pub(crate) mod regular;
 mod sections;
 mod timing;
 mod tls;
@@ -73,6 +74,15 @@ pub fn load(path: impl AsRef<Path>) -> Result<Config, Problems> {
     let path = path.as_ref();
     let origin = path.display().to_string();
     parse(&read_text(path, &origin)?, &origin)
+}
+
+/// The same in a process that serves, which must not wait for the other end of a pipe.
+///
+/// # Errors
+/// As [`load`], and for what is no regular file.
+pub(crate) fn load_again(path: &Path) -> Result<Config, Problems> {
+    regular::check(path).map_err(|error| unreadable(&path.display().to_string(), &error))?;
+    load(path)
 }
 
 /// The configuration in `text`; problems name it `origin`. Files that the text names are looked at.
@@ -139,12 +149,16 @@ pub fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
 }
 
 fn read_text(path: &Path, origin: &str) -> Result<String, Problems> {
-    let bytes = read_bounded(path).map_err(|error| Problems::whole_file(origin, format!("cannot be read: {error}")))?;
+    let bytes = read_bounded(path).map_err(|error| unreadable(origin, &error))?;
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = good.iter().filter(|&&byte| byte == b'\n').count() + 1;
         Problems::whole_file(origin, format!("not UTF-8 text from line {line} on"))
     })
+}
+
+fn unreadable(origin: &str, error: &std::io::Error) -> Problems {
+    Problems::whole_file(origin, format!("cannot be read: {error}"))
 }
 
 fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {

@@ -2,6 +2,7 @@
 //!
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
+use super::regular;
 use super::tree::Node;
 use super::{AccessLog, Choice, Host, KeyDigest, MaxInFlight, Secret, TlsVersion, url::BackendUrl};
 use http::HeaderName;
@@ -350,8 +351,7 @@ pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
             return Ok(None);
         }
         let path = path.read(node)?;
-        let content = readable(&path).and_then(|()| std::fs::read(&path));
-        let content = content.map_err(|error| format!("cannot read it: {error}"))?;
+        let content = regular::read(&path).map_err(|error| format!("cannot read it: {error}"))?;
         let line = content.trim_ascii_end();
         let is_good = (1..=MAX_SECRET_BYTES).contains(&line.len()) && line.iter().all(u8::is_ascii_graphic);
         let text = std::str::from_utf8(line).ok().filter(|_| is_good);
@@ -391,10 +391,7 @@ pub(super) fn topic() -> Kind<String> {
 }
 
 fn readable(path: &Path) -> std::io::Result<()> {
-    // Asked before opening, since opening a named pipe would wait for its other end.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(std::io::Error::other("not a regular file"));
-    }
+    regular::check(path)?;
     std::fs::File::open(path).map(|_| ())
 }
 

@@ -91,7 +91,7 @@ impl Source {
         loop {
             // Before they are read: what is written in between is then still news.
             self.look(others);
-            let config = config::load(self.path())?;
+            let config = config::load_again(self.path())?;
             others = config.secret_files();
             // If it names other files, those have to be looked at before they are read, too.
             if others == self.others() {
@@ -127,7 +127,7 @@ impl Source {
 }
 
 fn content_hash(path: &Path) -> Option<u128> {
-    std::fs::read(path).ok().map(|content| xxh3_128(&content))
+    config::regular::read(path).ok().map(|content| xxh3_128(&content))
 }
 
 /// Says which files of keys every user of this machine can read.

@@ -17,6 +17,8 @@ pub enum Fault {
     SlowHeader,
     /// What came first is no request line of HTTP/1.
     NotHttp,
+    /// The request target names nothing here: it is no path, and no URL of the host that is asked.
+    Target,
     /// The request target is longer than can be handled.
     LongTarget,
     /// The header is larger than its limit.
@@ -25,7 +27,7 @@ pub enum Fault {
     ManyFields,
     /// A field of the header is not as it has to be, or a line is not ended by CR and LF.
     Field,
-    /// `Host` is missing, or there is more than one.
+    /// `Host` is missing, names a user, or there is more than one.
     Host,
     /// The length of the body is not clear: what is before this proxy and what is behind it could see different requests.
     Framing,
@@ -49,10 +51,11 @@ pub struct Faults {
 
 impl Fault {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Silent,
         Self::SlowHeader,
         Self::NotHttp,
+        Self::Target,
         Self::LongTarget,
         Self::LargeHeader,
         Self::ManyFields,
@@ -70,13 +73,16 @@ impl Fault {
             Self::Silent => "nothing came in time",
             Self::SlowHeader => "its header was not whole in time",
             Self::NotHttp => "it does not begin with a request line of HTTP/1.1 or HTTP/1.0",
+            Self::Target => {
+                "its target is neither a path that begins with `/` nor a URL of the host in its Host field, or is not encoded"
+            }
             Self::LongTarget => "its target is too long",
             Self::LargeHeader => "its header is too large",
             Self::ManyFields => "its header has more than 256 fields",
             Self::Field => {
                 "a header field is not `name: value` on one line that ends with CR and LF, or has bytes that may not be there"
             }
-            Self::Host => "it needs one Host field",
+            Self::Host => "it needs one Host field, with a host and nothing else",
             Self::Framing => {
                 "the length of its body is not clear; one Content-Length in digits is expected, or Transfer-Encoding: chunked, \
                  and not both"
@@ -93,6 +99,7 @@ impl Fault {
             Self::Silent => "silent",
             Self::SlowHeader => "slow_header",
             Self::NotHttp => "not_http",
+            Self::Target => "target",
             Self::LongTarget => "long_target",
             Self::LargeHeader => "large_header",
             Self::ManyFields => "many_fields",

@@ -1,4 +1,5 @@
-//! Lets a client's HTTP/2 bytes through while they are those of a client: it has to begin in time, and not to flood.
+//! Lets a client's HTTP/2 bytes through while they are those of a client: it has to begin in time, not to be slow within a
+//! header, and not to flood.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ pub(super) struct Http2 {
     frames: Frames,
     /// Bytes of the preface that are still to come; nothing else limits how long Pingora waits for them.
     awaited: usize,
+    /// When the preface, or the header that has begun, has to be whole.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -51,18 +53,26 @@ impl Http2 {
         if Pin::new(&mut *io).poll_read(cx, buf)?.is_pending() {
             let Some(deadline) = &mut self.deadline else { return Poll::Pending };
             ready!(deadline.as_mut().poll(cx));
-            return Poll::Ready(Err(self.refuse(Fault::Silent)));
+            let fault = if self.awaited > 0 { Fault::Silent } else { Fault::SlowHeader };
+            return Poll::Ready(Err(self.refuse(fault)));
         }
         let brought = &buf.filled()[before..];
         self.awaited = self.awaited.saturating_sub(brought.len());
-        if self.awaited == 0 {
-            self.deadline = None;
-        }
         if self.frames.take(brought, time::now()) {
+            self.limit();
             return Poll::Ready(Ok(()));
         }
         buf.set_filled(before);
         Poll::Ready(Err(self.refuse(Fault::Flood)))
+    }
+
+    /// What is half there has its time as a whole.
+    fn limit(&mut self) {
+        if self.awaited == 0 && !self.frames.is_in_header() {
+            self.deadline = None;
+        } else if self.deadline.is_none() {
+            self.deadline = Some(Box::pin(sleep(self.state.config.load().limits.header_timeout)));
+        }
     }
 
     fn refuse(&self, fault: Fault) -> io::Error {

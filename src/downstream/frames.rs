@@ -14,6 +14,11 @@ pub(super) const PREFACE_BYTES: usize = 24;
 
 const HEADER_BYTES: usize = 9;
 
+/// Kinds of frames, and a flag, by which a request's header is followed.
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
 /// Such frames that may come at once, and how many more each second: clients of a busy gateway that all give up are fewer.
 const BURST: u32 = 1000;
 const PER_SECOND: u32 = 200;
@@ -26,6 +31,8 @@ pub(super) struct Frames {
     header: [u8; HEADER_BYTES],
     /// Bytes of the header that are there.
     have: usize,
+    /// In the frames of a request's header: whether this is the last of them.
+    in_header: Option<bool>,
     allowed: u32,
     /// Since when `allowed` has grown.
     since: Moment,
@@ -36,7 +43,7 @@ pub(super) struct Frames {
 impl Frames {
     /// At the start of a connection.
     pub(super) fn new(now: Moment) -> Self {
-        Self { skip: PREFACE_BYTES, header: [0; HEADER_BYTES], have: 0, allowed: BURST, since: now }
+        Self { skip: PREFACE_BYTES, header: [0; HEADER_BYTES], have: 0, in_header: None, allowed: BURST, since: now }
     }
 
     /// Looks at the next bytes; false if they are those of a flood.
@@ -57,10 +64,16 @@ impl Frames {
         true
     }
 
+    /// Whether a request's header has begun and is not whole.
+    pub(super) fn is_in_header(&self) -> bool {
+        self.in_header.is_some_and(|is_last| !is_last || self.skip > 0)
+    }
+
     fn frame(&mut self) -> bool {
         let [high, middle, low, kind, flags, ..] = self.header;
         let length = u32::from_be_bytes([0, high, middle, low]) as usize;
         (self.skip, self.have) = (length, 0);
+        self.in_header = matches!(kind, HEADERS | CONTINUATION).then_some(flags & END_HEADERS != 0);
         if is_cheap(kind, flags, length) {
             let Some(left) = self.allowed.checked_sub(1) else { return false };
             self.allowed = left;
@@ -83,8 +96,8 @@ fn is_cheap(kind: u8, flags: u8, length: usize) -> bool {
     match kind {
         // DATA
         0 => length == 0 && flags & END_STREAM == 0,
-        // PRIORITY, RST_STREAM, SETTINGS, PING, CONTINUATION
-        2 | 3 | 4 | 6 | 9 => true,
+        // PRIORITY, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION, and what nobody knows
+        2 | 3 | 4 | 6 | 7 | CONTINUATION.. => true,
         _ => false,
     }
 }
@@ -112,12 +125,28 @@ mod tests {
             let request = [frame(1, 4, 70), frame(0, 0, 300), frame(0, 1, 0), frame(8, 0, 4)].concat();
             assert!(frames.take(&request, at(0)));
         }
-        for kind in [0, 2, 3, 4, 6, 9] {
+        for kind in [0, 2, 3, 4, 6, 7, 9, 10, 0xff] {
             let mut frames = Frames::new(at(0));
             assert!(frames.take(&[b'x'; PREFACE_BYTES], at(0)));
             assert!(frames.take(&frame(kind, 0, 0).repeat(BURST as usize), at(0)), "{kind}");
             assert!(!frames.take(&frame(kind, 0, 0), at(0)), "{kind}");
         }
+    }
+
+    #[test]
+    fn a_header_is_whole_when_its_last_frame_is() {
+        let mut frames = Frames::new(at(0));
+        let mut take = |bytes: &[u8]| {
+            assert!(frames.take(bytes, at(0)));
+            frames.is_in_header()
+        };
+        assert!(!take(&[b'x'; PREFACE_BYTES]));
+        let (whole, begun) = (frame(1, END_HEADERS, 70), frame(1, 0, 70));
+        assert!(!take(&whole) && !take(&frame(0, 0, 300)));
+        assert!(take(&whole[..HEADER_BYTES]) && take(&whole[HEADER_BYTES..70]));
+        assert!(!take(&whole[70..]));
+        assert!(take(&begun) && take(&frame(9, 0, 0)) && take(&frame(9, 0, 5)));
+        assert!(!take(&frame(9, END_HEADERS, 0)));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! chunks (sections 2.2, 5.1, 5.2, 6.1 and 6.3).
 
 use super::fault::Fault;
+use super::target;
 
 /// Most fields; Pingora parses no more.
 const MAX_FIELDS: usize = 256;
@@ -39,10 +40,18 @@ pub(super) struct Search {
     lines: usize,
 }
 
+/// A request line.
+struct Line<'a> {
+    method: &'a [u8],
+    target: &'a [u8],
+    /// Whether it is one of HTTP/1.0.
+    is_old: bool,
+}
+
 #[derive(Debug, Default)]
-struct Fields {
+struct Fields<'a> {
     count: usize,
-    hosts: usize,
+    host: Option<&'a [u8]>,
     length: Option<u64>,
     is_chunked: bool,
 }
@@ -100,16 +109,16 @@ pub(super) fn check(header: &[u8]) -> Result<Body, Fault> {
         *start = end + 2;
         Some(line)
     });
-    let is_old = request_line(lines.next().unwrap_or_default())?;
+    let line = request_line(lines.next().unwrap_or_default())?;
     let mut fields = Fields::default();
-    for line in lines.take_while(|line| !line.is_empty()) {
-        fields.take(line)?;
+    for field in lines.take_while(|field| !field.is_empty()) {
+        fields.take(field)?;
     }
-    fields.body(is_old)
+    let body = fields.body(line.is_old)?;
+    if target::is_good(line.method, line.target, fields.host) { Ok(body) } else { Err(Fault::Target) }
 }
 
-/// Whether it is one of HTTP/1.0.
-fn request_line(line: &[u8]) -> Result<bool, Fault> {
+fn request_line(line: &[u8]) -> Result<Line<'_>, Fault> {
     let mut words = line.split(|&byte| byte == b' ');
     let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
     else {
@@ -125,16 +134,15 @@ fn request_line(line: &[u8]) -> Result<bool, Fault> {
         return Err(Fault::LongTarget);
     }
     match version {
-        b"HTTP/1.1" => Ok(false),
-        b"HTTP/1.0" => Ok(true),
+        b"HTTP/1.1" | b"HTTP/1.0" => Ok(Line { method, target, is_old: version == b"HTTP/1.0" }),
         _ => Err(Fault::NotHttp),
     }
 }
 
 // === impl Fields ===
 
-impl Fields {
-    fn take(&mut self, line: &[u8]) -> Result<(), Fault> {
+impl<'a> Fields<'a> {
+    fn take(&mut self, line: &'a [u8]) -> Result<(), Fault> {
         self.count += 1;
         if self.count > MAX_FIELDS {
             return Err(Fault::ManyFields);
@@ -146,7 +154,11 @@ impl Fields {
             return Err(Fault::Field);
         }
         if name.eq_ignore_ascii_case(b"host") {
-            self.hosts += 1;
+            // Whose it would be is read in two ways.
+            if self.host.is_some() || value.contains(&b'@') {
+                return Err(Fault::Host);
+            }
+            self.host = Some(value);
         } else if name.eq_ignore_ascii_case(b"content-length") {
             let length = length(value).filter(|_| self.length.is_none()).ok_or(Fault::Framing)?;
             self.length = Some(length);
@@ -160,7 +172,7 @@ impl Fields {
     }
 
     fn body(&self, is_old: bool) -> Result<Body, Fault> {
-        if self.hosts > 1 || (self.hosts == 0 && !is_old) {
+        if self.host.is_none() && !is_old {
             return Err(Fault::Host);
         }
         match (self.is_chunked, self.length) {

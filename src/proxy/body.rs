@@ -15,6 +15,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::Version;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::protocols::http::server::Session as HttpSession;
 use tokio::time::timeout;
@@ -257,7 +258,8 @@ async fn rearm(session: &mut HttpSession) -> pingora_core::Result<()> {
 
 async fn continue_if_expected(session: &mut HttpSession) -> Result<(), BodyError> {
     let expects = session.get_header_bytes(EXPECT).eq_ignore_ascii_case(b"100-continue");
-    if expects && !session.is_http2() {
+    // HTTP/1.0 has no such answers.
+    if expects && session.req_header().version == Version::HTTP_11 {
         // Pingora takes the 100 for an early response, and would end the connection after this request.
         session.set_close_on_response_before_downstream_finish(false);
         session.write_continue_response().await.map_err(BodyError::Read)?;

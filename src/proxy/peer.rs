@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::uri::PathAndQuery;
 use pingora_core::Result;
 use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
 use pingora_http::RequestHeader;
@@ -161,6 +162,11 @@ fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
 /// Frames the request for the backend: a body that is held is sent with its length, whatever framing it came in.
 pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
     request.remove_header(&EXPECT);
+    if !matches!(request.raw_path(), [b'/', ..] | b"*") {
+        // A whole URL is for proxies; some engines take all of it for a path.
+        let path = request.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        request.set_raw_path(path.as_bytes())?;
+    }
     if let Some(body) = &ctx.body {
         request.remove_header(&TRANSFER_ENCODING);
         request.insert_header(CONTENT_LENGTH, body.len())?;

@@ -266,8 +266,12 @@ fn none(ctx: &mut RequestContext) -> Box<Error> {
 
 /// The refusal of a request that has waited.
 fn give_up(state: &State, ctx: &mut RequestContext, reason: Refusal) -> Box<Error> {
-    let estimate =
-        ctx.route.as_ref().and_then(|route| route.pool().pool.line().estimate(route.plan.priority, time::now()));
+    let now = time::now();
+    let estimate = ctx.route.as_ref().map(|route| {
+        let estimate = route.pool().pool.line().estimate(route.plan.priority, now);
+        // In all that time nothing has moved: to come back at once would be for nothing.
+        estimate.unwrap_or_else(|| now.since(route.received))
+    });
     shed(state, ctx, reason, estimate.unwrap_or_default())
 }
 

@@ -57,6 +57,14 @@ fn refused_headers() -> Vec<(&'static str, String, u16, &'static str)> {
         ("a space in the target", format!("GET {CHAT} x HTTP/1.1\r\nhost: test\r\n\r\n")),
         ("a tab for a space", format!("GET\t{CHAT}\tHTTP/1.1\r\nhost: test\r\n\r\n")),
         ("two spaces", format!("GET  {CHAT} HTTP/1.1\r\nhost: test\r\n\r\n")),
+        ("a target without a slash", format!("GET {} HTTP/1.1\r\nhost: test\r\n\r\n", &CHAT[1..])),
+        ("a target that is no path", "GET mailto:a@b HTTP/1.1\r\nhost: test\r\n\r\n".to_owned()),
+        ("a target that is not encoded", format!("GET {CHAT}?<x> HTTP/1.1\r\nhost: test\r\n\r\n")),
+        ("an asterisk for a path", "GET * HTTP/1.1\r\nhost: test\r\n\r\n".to_owned()),
+        ("a URL of another host", format!("GET http://other{CHAT} HTTP/1.1\r\nhost: test\r\n\r\n")),
+        ("a URL with a user", format!("GET http://a@test{CHAT} HTTP/1.1\r\nhost: test\r\n\r\n")),
+        ("a tunnel", "CONNECT test:443 HTTP/1.1\r\nhost: test:443\r\n\r\n".to_owned()),
+        ("a user in Host", format!("GET {CHAT} HTTP/1.1\r\nhost: a@test\r\n\r\n")),
         ("TLS", "\x16\x03\x01\x02\0\x01\0\x01\u{fc}\x03\x03".to_owned()),
         ("JSON", "{\"model\": \"m\"}\r\n\r\n".to_owned()),
     ]
@@ -131,6 +139,11 @@ async fn what_is_unusual_but_clear_is_one_request_and_the_connection_goes_on() {
             format!("POST http://test{CHAT} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{text}"),
             true,
         ),
+        (
+            "an expectation in HTTP/1.0, which has no answer to it",
+            format!("POST {CHAT} HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n{text}"),
+            false,
+        ),
         // The connection ends, as behind every chunked body.
         ("an extension and a trailer", post("transfer-encoding: CHUNKED\r\n", &chunks(";a=\"b\"", "x: y\r\n")), false),
     ];
@@ -149,6 +162,7 @@ async fn what_is_unusual_but_clear_is_one_request_and_the_connection_goes_on() {
         let head = &received[at].head;
         let framing = (head.header("content-length"), head.header("transfer-encoding"));
         assert_eq!(framing, (Some(length.to_string().as_str()), None), "{name}: it is framed anew");
+        assert_eq!(head.second_word(), CHAT, "{name}: backends are asked for a path");
         if *goes_on {
             client.send("GET", "/v1/models", "", b"").await;
             assert_eq!(client.response("GET").await.unwrap().status, 200, "{name}: the connection goes on");

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep};
 
 use super::CHAT;
 use crate::common::backend::Fleet;
-use crate::common::chat;
 use crate::common::client::{self, Client};
+use crate::common::h2c::{self, Length};
 use crate::common::proxy::Setup;
+use crate::common::{chat, within};
 
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -96,6 +97,31 @@ async fn a_slow_header_behind_a_request_does_not_disturb_its_answer() {
     assert_eq!(client.response("POST").await.unwrap().status, 408, "and then comes the other's");
     assert!(client.wire.ends().await);
     proxy.let_go().await;
+}
+
+/// The parts of an HTTP/2 connection that are no request yet, however long they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_header_over_http_2_has_its_time_as_a_whole() {
+    let fleet = Fleet::echo(1).await;
+    let proxy = Setup::of(&fleet).section("limits", "header_timeout: 500ms").start().await;
+    let begin = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &[0, 0, 0, 4, 0, 0, 0, 0, 0][..]].concat();
+    // HEADERS whose payload does not come, and HEADERS without their end.
+    let halves: [&[u8]; 2] = [&[0, 0, 9, 1, 4, 0, 0, 0, 1, 0x82], &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82]];
+    for half in halves {
+        let mut client = Client::connect(proxy.h2c).await;
+        client.send_bytes(&begin).await;
+        // Longer than the limit: a connection that waits for its next request is none that is slow.
+        sleep(Duration::from_millis(700)).await;
+        assert_eq!(proxy.metric("connections", "").await, 1.0);
+        client.send_bytes(half).await;
+        let mut rest = Vec::new();
+        let ended = within("its end", client.wire.stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok() || !rest.is_empty(), "it is closed: {ended:?}");
+    }
+    proxy.let_go().await;
+    assert_eq!(proxy.metric("malformed_messages_total", "slow_header").await, 2.0);
+    let response = h2c::post(proxy.h2c, CHAT, &[], &chat("x"), Length::Stated).await;
+    assert_eq!(response.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -54,11 +54,17 @@ fn what_others_could_read_differently_is_refused() {
         (": no name\r\n", Fault::Field),
         ("n\u{e4}me: x\r\n", Fault::Field),
         ("host: b\r\n", Fault::Host),
+        ("host: a\r\n", Fault::Host),
     ] {
         assert_eq!(with(fields), Err(fault), "{fields:?}");
     }
     for (line, fault) in [
         ("GET / HTTP/1.1\r\n\r\n", Fault::Host),
+        ("GET / HTTP/1.1\r\nhost: me@a\r\n\r\n", Fault::Host),
+        ("GET / HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", Fault::Host),
+        ("CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n", Fault::Target),
+        ("GET http://b/ HTTP/1.1\r\nhost: a\r\n\r\n", Fault::Target),
+        ("GET a HTTP/1.1\r\nhost: a\r\n\r\n", Fault::Target),
         ("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n", Fault::Framing),
         ("GET / HTTP/2.0\r\n\r\n", Fault::NotHttp),
         ("GET / HTTP/1.1 \r\n\r\n", Fault::NotHttp),
