@@ -94,6 +94,11 @@ impl PolicyKind {
             Self::Random => "random",
         }
     }
+
+    /// Whether it matters to a request where it goes.
+    pub fn goes_by_locality(self) -> bool {
+        matches!(self, Self::Cost | Self::LocalityFirst { .. } | Self::PrefixAffinity | Self::ConsistentHash { .. })
+    }
 }
 
 impl Default for Policy {

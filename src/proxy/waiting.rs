@@ -18,7 +18,7 @@ use super::context::{RequestContext, Route};
 use super::matched::Matched;
 use super::reject::Reject;
 use super::{attend, keep_alive, peer};
-use crate::pool::{PolicyKind, PoolSnapshot};
+use crate::pool::PoolSnapshot;
 use crate::queue::{Place, Refusal, Refused, Ticket, Turn, Wants};
 use crate::routing::{self, Candidate, Dispatched, NoBackend, Outlook};
 use crate::state::State;
@@ -138,7 +138,7 @@ async fn wait(
         match woken(session, &place, &full, due, until).await {
             Woken::Turn(Turn::Look) => match look_anew(state, ctx) {
                 Look::Found(found) => {
-                    place.served();
+                    place.served(time::now());
                     return Ok(Some(*found));
                 }
                 Look::Full(still) => {
@@ -232,7 +232,7 @@ fn of_full(route: &Route, tried: &[usize], full: &[Candidate], now: Moment) -> F
     let pool = route.pool();
     let outlook = Outlook::of(&pool.policy.cost, &pool.limits, &route.plan.query(), full, now);
     let only = peer::owner(route, tried).filter(|only| full.iter().any(|full| full.index == *only));
-    let wants = match (only, outlook.warmest.filter(|_| goes_by_locality(pool))) {
+    let wants = match (only, outlook.warmest.filter(|_| pool.policy.kind.goes_by_locality())) {
         (Some(only), _) => Wants::Only(identity(pool, only)),
         (None, Some(warmest)) => Wants::Rather(identity(pool, warmest)),
         (None, None) => Wants::Any,
@@ -247,11 +247,6 @@ fn is_bound(wants: Wants) -> bool {
 
 fn identity(pool: &PoolSnapshot, index: usize) -> u64 {
     pool.backends[index].backend.identity()
-}
-
-fn goes_by_locality(pool: &PoolSnapshot) -> bool {
-    use PolicyKind::{ConsistentHash, Cost, LocalityFirst, PrefixAffinity};
-    matches!(pool.policy.kind, Cost | LocalityFirst { .. } | PrefixAffinity | ConsistentHash { .. })
 }
 
 /// The refusal of a request for which there is no backend, full or not.

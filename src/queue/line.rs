@@ -40,6 +40,8 @@ pub struct Place {
     /// How it stood at the beginning.
     pub entered: Entered,
     is_served: bool,
+    /// When it left, where that was said.
+    left_at: Option<Moment>,
 }
 
 /// What one that waits is woken for.
@@ -59,6 +61,11 @@ impl Line {
     pub fn seat(&self) -> Seat {
         let state = self.0.lock();
         Seat { is_taken: !state.queue.is_empty(), events: state.queue.events() }
+    }
+
+    /// The [`Place::id`] that has the turn to look: for requests in simulated time, which no task waits for.
+    pub fn turn(&self) -> Option<u64> {
+        self.0.lock().queue.turn()
     }
 
     /// Whether anyone waits.
@@ -86,7 +93,14 @@ impl Line {
             }
             Ok(admitted)
         })?;
-        Ok(Place { line: Arc::clone(self), id: admitted.id, wake, entered: admitted.entered, is_served: false })
+        Ok(Place {
+            line: Arc::clone(self),
+            id: admitted.id,
+            wake,
+            entered: admitted.entered,
+            is_served: false,
+            left_at: None,
+        })
     }
 
     /// There may be room.
@@ -159,8 +173,14 @@ impl Place {
     }
 
     /// It found room.
-    pub fn served(mut self) {
+    pub fn served(mut self, now: Moment) {
         self.is_served = true;
+        self.left_at = Some(now);
+    }
+
+    /// What [`Line::turn`] calls it.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 }
 
@@ -168,7 +188,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.line.change(|state| {
             state.wakers.remove(&self.id);
-            state.queue.leave(self.id, self.is_served, time::now());
+            let left_at = self.left_at.unwrap_or_else(time::now);
+            state.queue.leave(self.id, self.is_served, left_at);
         });
     }
 }

@@ -227,7 +227,7 @@ async fn a_place_is_woken_for_its_turn_and_left_by_dropping_it() {
     assert!(!waiting.is_finished());
     line.stir(Room::Anywhere);
     assert_eq!(first.turn().await, Turn::Look);
-    first.served();
+    first.served(at(1.0));
     let (turn, second) = waiting.await.unwrap();
     assert_eq!(turn, Turn::Look);
     assert!(line.seat().is_taken);

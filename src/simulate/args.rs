@@ -11,6 +11,7 @@ use super::fault::Fault;
 use super::outcome::Objective;
 use super::setup::{Contender, Locality, Setup};
 use super::workload::Builtin;
+use crate::pool::{InFlightLimit, Limits};
 use crate::sim::engine::{Model, Parameters};
 
 /// Compare policies on a simulated fleet: the policies, the index and the accounting that serve, with simulated engines and
@@ -72,6 +73,14 @@ pub(crate) struct SimulateArgs {
     /// How often routers tell each other what they have in flight, milliseconds; 0 is never
     #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=60_000))]
     share_ms: u32,
+    /// Most requests in flight at a backend, as `max_in_flight` of a pool: a number, or `auto` for what the engine runs at
+    /// once. More wait at their router [default: no limit]
+    #[arg(long, value_name = "N", value_parser = in_flight)]
+    max_in_flight: Option<InFlightLimit>,
+    /// Most prefill that is pending at a backend, seconds, as `max_pending_prefill` of a pool; what is beyond waits at its
+    /// router [default: no limit]
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    max_pending_prefill: Option<f64>,
     /// How routers know what is cached: `exact` by the engines' KV events, `assumed` by their own decisions
     #[arg(long, value_name = "HOW", default_value = "assumed", value_parser = ["exact", "assumed"])]
     events: String,
@@ -159,6 +168,10 @@ impl SimulateArgs {
             locality: if self.events == "exact" { Locality::Exact } else { Locality::Assumed },
             session_keys: self.session_keys,
             speed: self.speed.unwrap_or(1.0),
+            limits: Limits {
+                in_flight: self.max_in_flight.unwrap_or_default(),
+                max_pending_prefill: self.max_pending_prefill.map(Duration::from_secs_f64),
+            },
             faults: self.faults.clone(),
         })
     }
@@ -202,6 +215,13 @@ impl SimulateArgs {
 
 fn utilization(text: &str) -> Result<f64, String> {
     number_in(text, 0.01, 0.98)
+}
+
+fn in_flight(text: &str) -> Result<InFlightLimit, String> {
+    match text {
+        "auto" => Ok(InFlightLimit::Auto),
+        _ => text.parse().map(InFlightLimit::Requests).map_err(|_| String::from("expected `auto` or a number from 1")),
+    }
 }
 
 fn positive(text: &str) -> Result<f64, String> {

@@ -1,7 +1,7 @@
 //! `warmgate simulate`: what a policy does to a fleet, in simulated time.
 //!
-//! The policy, the index and the accounting are the ones that serve ([`crate::routing`], [`crate::locality`],
-//! [`crate::pool`]); only the engines and the clock are simulated.
+//! The policy, the index, the accounting and the queue are the ones that serve ([`crate::routing`], [`crate::locality`],
+//! [`crate::pool`], [`crate::queue`]); only the engines and the clock are simulated.
 
 mod args;
 mod check;

@@ -30,6 +30,9 @@ pub struct Times {
     pub first_token: f64,
     /// To the last.
     pub end: f64,
+    /// To the first one, had the engine that held most of the prompt when it came had nothing else to do: no router can do
+    /// better for it from then on.
+    pub alone: f64,
 }
 
 /// Everything about one contender's run.
@@ -91,7 +94,19 @@ pub struct Summary {
     /// With faults: TTFT p90 of what arrived in the minute after each, in order of time; none if nothing was served.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ttft_p90_after: Vec<Option<f64>>,
+    /// What `ttft_p90_before` would be if nobody had waited for anything but the own prefill ([`Times::alone`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone_p90_before: Option<f64>,
+    /// The same of `ttft_p90_after`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alone_p90_after: Vec<Option<f64>>,
 }
+
+/// One of a request's times.
+type Of = fn(&Times) -> f64;
+
+const TTFT: Of = |times| times.first_token;
+const ALONE: Of = |times| times.alone;
 
 /// How long after a fault its effect is looked at.
 const AFTERMATH: Duration = Duration::from_secs(60);
@@ -101,7 +116,7 @@ const AFTERMATH: Duration = Duration::from_secs(60);
 impl Outcome {
     /// TTFTs of what was served, in rising order, seconds.
     pub fn ttfts(&self) -> Vec<f64> {
-        self.ttfts_of(|_| true)
+        self.sorted(|_| true, TTFT)
     }
 
     /// Prompt tokens computed at each backend.
@@ -135,22 +150,33 @@ impl Outcome {
             failed: requests - served,
             utilization: self.utilization,
             speed: 1.0,
-            ttft_p90_before: faults.first().and_then(|&first| self.ttft_p90_within(Duration::ZERO, first)),
-            ttft_p90_after: faults.iter().map(|&fault| self.ttft_p90_within(fault, fault + AFTERMATH)).collect(),
+            ttft_p90_before: self.p90_before(faults, TTFT),
+            ttft_p90_after: self.p90_after(faults, TTFT),
+            alone_p90_before: self.p90_before(faults, ALONE),
+            alone_p90_after: self.p90_after(faults, ALONE),
         }
     }
 
-    fn ttft_p90_within(&self, from: Duration, to: Duration) -> Option<f64> {
-        let (from, to) = (Moment::at(from), Moment::at(to));
-        let ttfts = self.ttfts_of(|record| (from..to).contains(&record.arrived));
-        (!ttfts.is_empty()).then(|| quantile(&ttfts, 0.9))
+    fn p90_before(&self, faults: &[Duration], of: Of) -> Option<f64> {
+        faults.first().and_then(|&first| self.p90_within(Duration::ZERO, first, of))
     }
 
-    fn ttfts_of(&self, counts: impl Fn(&Record) -> bool) -> Vec<f64> {
+    fn p90_after(&self, faults: &[Duration], of: Of) -> Vec<Option<f64>> {
+        faults.iter().map(|&fault| self.p90_within(fault, fault + AFTERMATH, of)).collect()
+    }
+
+    fn p90_within(&self, from: Duration, to: Duration, of: Of) -> Option<f64> {
+        let (from, to) = (Moment::at(from), Moment::at(to));
+        let times = self.sorted(|record| (from..to).contains(&record.arrived), of);
+        (!times.is_empty()).then(|| quantile(&times, 0.9))
+    }
+
+    /// What was served, in rising order.
+    fn sorted(&self, counts: impl Fn(&Record) -> bool, of: Of) -> Vec<f64> {
         let counted = self.records.iter().filter(|record| counts(record));
-        let mut ttfts: Vec<f64> = counted.filter_map(|record| Some(record.times?.first_token)).collect();
-        ttfts.sort_by(f64::total_cmp);
-        ttfts
+        let mut times: Vec<f64> = counted.filter_map(|record| record.times.as_ref().map(of)).collect();
+        times.sort_by(f64::total_cmp);
+        times
     }
 
     fn by_backend(&self, weight: impl Fn(&Record) -> f64) -> Vec<f64> {
@@ -204,6 +230,8 @@ impl Summary {
             speed: mean(&|run| run.speed),
             ttft_p90_before: optional(&|run| run.ttft_p90_before),
             ttft_p90_after: (0..faults).map(|fault| optional(&|run| run.ttft_p90_after[fault])).collect(),
+            alone_p90_before: optional(&|run| run.alone_p90_before),
+            alone_p90_after: (0..faults).map(|fault| optional(&|run| run.alone_p90_after[fault])).collect(),
         }
     }
 }
@@ -232,7 +260,7 @@ mod tests {
             cached_blocks: 4,
             prefill_tokens: 100,
             output_tokens: 11,
-            times: ttft.map(|first_token| Times { first_token, end: first_token + 1.0 }),
+            times: ttft.map(|first_token| Times { first_token, end: first_token + 1.0, alone: first_token / 2.0 }),
         }
     }
 
@@ -272,6 +300,7 @@ mod tests {
         let summary =
             outcome(records).summary("cost", &OBJECTIVE, &[Duration::from_secs(100), Duration::from_secs(165)]);
         assert_eq!((summary.ttft_p90_before, summary.ttft_p90_after), (Some(1.0), vec![Some(9.0), Some(4.0)]));
+        assert_eq!((summary.alone_p90_before, summary.alone_p90_after), (Some(0.5), vec![Some(4.5), Some(2.0)]));
     }
 
     #[test]

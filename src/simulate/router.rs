@@ -13,7 +13,8 @@ use crate::pool::{
     Pool, PoolSnapshot,
 };
 use crate::prefix::Scale;
-use crate::routing::{Decision, Query, dispatch, prefix_key};
+use crate::queue::{Line, Room, Wants};
+use crate::routing::{Candidate, Decision, Dispatched, NoBackend, Outlook, Query, dispatch, prefix_key};
 use crate::sim::engine::{Engine, Load};
 use crate::time::Moment;
 
@@ -35,6 +36,23 @@ pub(super) struct Router {
     capacity_blocks: u32,
 }
 
+/// What came of a look for a backend.
+pub(super) enum Look {
+    /// One that has room, with the request accounted for there.
+    Found(Box<Routed>),
+    /// None that would do has room.
+    Full(Full),
+    /// None would do.
+    None,
+}
+
+/// How a request stands that finds no room.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Full {
+    pub(super) outlook: Outlook,
+    pub(super) wants: Wants,
+}
+
 /// A request on its way to a backend. Dropping it undoes that.
 pub(super) struct Routed {
     pub(super) decision: Decision,
@@ -52,6 +70,7 @@ impl Router {
         let growth = timing.prefill_seconds_per_token_squared / timing.prefill_seconds_per_token.max(f64::MIN_POSITIVE);
         let cost = CostModel { work_per_context_token: growth, ..CostModel::default() };
         let pool = PoolSnapshot {
+            limits: setup.limits,
             policy: Policy { kind: contender.policy(), cost, stale_after: STALE_AFTER },
             ..PoolSnapshot::new(Arc::new(Pool::new("simulated", Scale::new(block_tokens))))
         };
@@ -87,7 +106,7 @@ impl Router {
         });
     }
 
-    /// Chooses a backend for a request that was at those of `tried` before; none if no other is there.
+    /// Looks for a backend for a request that was at those of `tried` before.
     pub(super) fn route(
         &mut self,
         turn: &Turn,
@@ -95,7 +114,7 @@ impl Router {
         tried: &[usize],
         engines: &[Engine],
         now: Moment,
-    ) -> Option<Routed> {
+    ) -> Look {
         let blocks = turn.prompt_blocks(self.block_tokens);
         let query = Query {
             prompt_tokens: turn.prompt_tokens,
@@ -114,13 +133,35 @@ impl Router {
             believed.max(known).saturating_mul(self.block_tokens.get())
         };
         let matched: Vec<u32> = self.pool.backends.iter().zip(engines).map(matched).collect();
-        let dispatched = dispatch(&self.pool, &query, &matched, tried, Answer::Streamed, now, &mut self.rng).ok()?;
-        let tenant = self.pool.backends[dispatched.decision.index].tenant;
-        Some(Routed {
-            decision: dispatched.decision,
-            in_flight: dispatched.in_flight,
-            blocks: self.index.begin(tenant, blocks.into()),
-        })
+        match dispatch(&self.pool, &query, &matched, tried, Answer::Streamed, now, &mut self.rng) {
+            Ok(Dispatched { decision, in_flight, .. }) => {
+                let tenant = self.pool.backends[decision.index].tenant;
+                Look::Found(Box::new(Routed { decision, in_flight, blocks: self.index.begin(tenant, blocks.into()) }))
+            }
+            Err(NoBackend { full, .. }) if full.is_empty() => Look::None,
+            Err(NoBackend { full, .. }) => Look::Full(self.full(&query, &full, now)),
+        }
+    }
+
+    fn full(&self, query: &Query, full: &[Candidate], now: Moment) -> Full {
+        let policy = &self.pool.policy;
+        let outlook = Outlook::of(&policy.cost, &self.pool.limits, query, full, now);
+        let warmest = outlook.warmest.filter(|_| policy.kind.goes_by_locality());
+        Full { outlook, wants: warmest.map_or(Wants::Any, |warmest| Wants::Rather(self.identity(warmest))) }
+    }
+
+    /// The requests that wait for room.
+    pub(super) fn line(&self) -> &Arc<Line> {
+        self.pool.pool.line()
+    }
+
+    /// There may be more room at a backend.
+    pub(super) fn stir(&self, backend: usize) {
+        self.line().stir(Room::At(self.identity(backend)));
+    }
+
+    fn identity(&self, backend: usize) -> u64 {
+        self.pool.backends[backend].backend.identity()
     }
 
     /// The first token came: the engine has computed the prompt.

@@ -6,6 +6,7 @@
 mod faults;
 #[cfg(test)]
 mod held;
+mod waiting;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use super::fleet::{Fleet, Progress};
 use super::outcome::{Outcome, Record, Times};
-use super::router::{Routed, Router};
+use super::router::{Look, Routed, Router};
 use super::setup::{Contender, Setup};
 use super::workload::{Session, Turn, Workload};
 use crate::pool::{InFlight, OtherRouters};
@@ -21,6 +22,7 @@ use crate::sim::engine::EventKind;
 use crate::time::Moment;
 #[cfg(test)]
 pub(super) use held::run_to_nothing;
+use waiting::{Coming, Waiting};
 
 /// Between two readings of each engine's gauges: the proxy's default.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,6 +59,7 @@ struct Run<'a> {
     progress: Vec<Progress>,
     /// By backend: restarts that it is not back from.
     away: Vec<u32>,
+    waiting: Waiting,
 }
 
 /// Ordered by time, then by number.
@@ -83,6 +86,8 @@ enum Event {
     Return { backend: usize },
     /// Utilization is read.
     Measure,
+    /// Time has made room, as far as a router can tell.
+    Again { router: usize },
 }
 
 /// A request that has come and has not ended.
@@ -92,6 +97,7 @@ struct Request<'a> {
     work: &'a Turn,
     router: usize,
     arrived: Moment,
+    alone: f64,
     backend: usize,
     cached_tokens: u32,
     state: State,
@@ -122,6 +128,7 @@ impl<'a> Run<'a> {
             measured: Vec::new(),
             progress: Vec::new(),
             away: Vec::new(),
+            waiting: Waiting::new(setup.routers),
         }
     }
 
@@ -132,6 +139,7 @@ impl<'a> Run<'a> {
         while self.records.len() < self.total {
             let Some(Reverse(Entry { at, event, .. })) = self.events.pop() else { break };
             self.happen(event, at);
+            self.give_turns(at);
             last = at;
             if self.records.len() >= reported + PROGRESS_EVERY {
                 reported = self.records.len();
@@ -188,21 +196,48 @@ impl<'a> Run<'a> {
             Event::Share => self.share(now),
             Event::Fault { place } => self.strike(self.setup.faults[place].kind, now),
             Event::Return { backend } => self.come_back(backend),
+            Event::Again { router } => self.look_again(router, now),
             Event::Measure => self.measured.push((now, self.fleet.prefill_busy())),
         }
     }
 
     fn arrive(&mut self, session: usize, turn: usize, now: Moment) {
         let router = if self.routers.len() > 1 { self.rng.usize(..self.routers.len()) } else { 0 };
-        self.send(session, turn, router, now, None, now);
+        let alone = self.alone(&self.workload.sessions[session].turns[turn]);
+        self.send(Coming { session, turn, router, arrived: now, alone, tried: None }, now);
     }
 
-    /// Routes a request, after `tried` was lost with it.
-    fn send(&mut self, session: usize, turn: usize, router: usize, arrived: Moment, tried: Option<usize>, now: Moment) {
-        let Session { turns, key, .. } = &self.workload.sessions[session];
-        let work = &turns[turn];
+    /// How long the first token would take, in seconds, if the engine that holds most of the prompt did nothing else.
+    fn alone(&self, work: &Turn) -> f64 {
+        let block_tokens = self.workload.block_tokens;
+        let blocks = work.prompt_blocks(block_tokens);
+        let matched = self.fleet.engines().iter().map(|engine| engine.matched_blocks(blocks) as u32).max().unwrap_or(0);
+        // The block of the last token is always computed.
+        let matched = matched.min(work.prompt_tokens.saturating_sub(1) / block_tokens);
+        let engine = &self.setup.engine;
+        engine.timing.alone(matched * block_tokens.get(), work.prompt_tokens, engine.step_tokens)
+    }
+
+    /// Gives a request to a backend, or lets it wait for one.
+    fn send(&mut self, coming: Coming, now: Moment) {
+        let seat = self.routers[coming.router].line().seat();
+        match self.look(&coming, now) {
+            Look::Found(routed) => self.submit(coming, Some(*routed), now),
+            Look::Full(full) => self.enter(coming, full, seat, now),
+            Look::None => self.submit(coming, None, now),
+        }
+    }
+
+    fn look(&mut self, coming: &Coming, now: Moment) -> Look {
+        let Session { turns, key, .. } = &self.workload.sessions[coming.session];
         let key = key.filter(|_| self.setup.session_keys);
-        let routed = self.routers[router].route(work, key, tried.as_slice(), self.fleet.engines(), now);
+        let (router, tried) = (&mut self.routers[coming.router], coming.tried.as_slice());
+        router.route(&turns[coming.turn], key, tried, self.fleet.engines(), now)
+    }
+
+    fn submit(&mut self, coming: Coming, routed: Option<Routed>, now: Moment) {
+        let Coming { session, turn, router, arrived, alone, tried } = coming;
+        let work = &self.workload.sessions[session].turns[turn];
         let backend = routed.as_ref().map_or(tried.unwrap_or(0), |routed| routed.decision.index);
         let number = self.requests.len();
         // Where every backend is away, the router tries one nevertheless, and its connection is refused.
@@ -212,7 +247,8 @@ impl<'a> Run<'a> {
             return self.give_up(session, turn, arrived, backend, now);
         };
         let state = State::Pending(routed);
-        self.requests.push(Some(Request { session, turn, work, router, arrived, backend, cached_tokens: 0, state }));
+        let request = Request { session, turn, work, router, arrived, alone, backend, cached_tokens: 0, state };
+        self.requests.push(Some(request));
         self.wake(backend);
     }
 
@@ -249,6 +285,7 @@ impl<'a> Run<'a> {
             State::Pending(routed) => State::Decoding { in_flight: router.first_token(routed, at), since: at },
             decoding @ State::Decoding { .. } => decoding,
         };
+        router.stir(request.backend);
         self.requests[number] = Some(Request { state, ..request });
     }
 
@@ -256,6 +293,7 @@ impl<'a> Run<'a> {
         let Some(request) = self.requests[number].take() else { return };
         let State::Decoding { in_flight, since } = request.state else { return };
         in_flight.finish(at);
+        self.routers[request.router].stir(request.backend);
         let seconds = |moment: Moment| moment.since(request.arrived).as_secs_f64();
         self.records.push(Record {
             arrived: request.arrived,
@@ -264,7 +302,7 @@ impl<'a> Run<'a> {
             cached_blocks: request.cached_tokens / self.workload.block_tokens,
             prefill_tokens: request.work.prompt_tokens - request.cached_tokens,
             output_tokens: request.work.output_tokens,
-            times: Some(Times { first_token: seconds(since), end: seconds(at) }),
+            times: Some(Times { first_token: seconds(since), end: seconds(at), alone: request.alone }),
         });
         self.plan_next(request.session, request.turn, at);
     }
@@ -295,6 +333,7 @@ impl<'a> Run<'a> {
             let load = engine.load();
             self.routers.iter_mut().for_each(|router| router.observe(backend, &load, self.setup.engine.kv_blocks, now));
         }
+        self.stir_all();
         self.plan(now + POLL_INTERVAL, Event::Poll);
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::fault::Fault;
-use crate::pool::PolicyKind;
+use crate::pool::{Limits, PolicyKind};
 use crate::sim::engine::{BlockCache, Parameters};
 
 /// The fleet and how it is used.
@@ -26,6 +26,8 @@ pub struct Setup {
     pub session_keys: bool,
     /// Starts of sessions come so many times as fast as the workload says; above 0.
     pub speed: f64,
+    /// How much a backend is given at a time. What is beyond waits at its router, for as long as it takes.
+    pub limits: Limits,
     /// In any order.
     pub faults: Vec<Fault>,
 }
@@ -61,6 +63,7 @@ impl Setup {
             locality: Locality::Assumed,
             session_keys: false,
             speed: 1.0,
+            limits: Limits::default(),
             faults: Vec::new(),
         }
     }

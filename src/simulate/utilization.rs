@@ -1,13 +1,13 @@
 //! How fast sessions have to start for a given utilization.
 //!
 //! Utilization is the share of time in steps with prefill under a router that knows what is cached (`cost` with exact
-//! locality), so a speed means the same load for every contender.
+//! locality) that gives engines all at once, so a speed means the same load for every contender, whatever the limits.
 
 use super::outcome::Outcome;
 use super::run::run;
 use super::setup::{Contender, Locality, Setup};
 use super::workload::Workload;
-use crate::pool::PolicyKind;
+use crate::pool::{Limits, PolicyKind};
 
 /// Runs that are tried. More speed means more hits as well, so the first guess by proportion is not the last.
 const MOST_RUNS: usize = 8;
@@ -48,7 +48,8 @@ pub(super) fn speed_for(
     seed: u64,
     progress: &dyn Fn(usize),
 ) -> Result<f64, OutOfReach> {
-    let mut setup = Setup { locality: Locality::Exact, routers: 1, faults: Vec::new(), ..setup.clone() };
+    let limits = Limits::default();
+    let mut setup = Setup { locality: Locality::Exact, routers: 1, limits, faults: Vec::new(), ..setup.clone() };
     let mut tried: Vec<Measured> = Vec::new();
     for _ in 0..MOST_RUNS {
         let Outcome { utilization, .. } = run(workload, &setup, Contender::Policy(PolicyKind::Cost), seed, progress);

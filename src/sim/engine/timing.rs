@@ -85,6 +85,17 @@ impl Timing {
         (to - from) * self.prefill_seconds_per_token + (to * to - from * from) * self.prefill_seconds_per_token_squared
     }
 
+    /// Seconds until an engine that does nothing else has computed a prompt from its first `from` tokens to its first
+    /// `to`, in steps of `step_tokens`.
+    pub fn alone(&self, from: u32, to: u32, step_tokens: u32) -> f64 {
+        let starts = (from..to).step_by(step_tokens.max(1) as usize);
+        let steps = starts.map(|start| {
+            let end = to.min(start.saturating_add(step_tokens.max(1)));
+            self.step(self.prefill_seconds(start, end), 1, start.into()).as_secs_f64()
+        });
+        steps.sum()
+    }
+
     /// The length of a step that computes `prefill_seconds` of prefill with `running` sequences holding `kv_tokens`.
     /// At least a microsecond, so that simulated time always moves.
     pub fn step(&self, prefill_seconds: f64, running: usize, kv_tokens: u64) -> Duration {

@@ -55,20 +55,27 @@ pub(in crate::simulate) fn table(summaries: &[Summary], faults: &[String]) -> St
     out
 }
 
-/// TTFT p90 before the first fault, and in the minute after each.
+/// TTFT p90 before the first fault, and in the minute after each; below, what it would be if nobody had waited.
 fn aftermath(summaries: &[Summary], faults: &[String]) -> String {
     let mut out = format!("\nTTFT p90, seconds{:<9} {:>8}", "", "before");
     faults.iter().for_each(|fault| out.push_str(&format!("  minute after {fault}")));
     out.push('\n');
     for summary in summaries {
-        let _ = write!(out, "{:<26} {:>8}", summary.policy, known(summary.ttft_p90_before));
-        for (fault, &p90) in faults.iter().zip(&summary.ttft_p90_after) {
-            let width = "  minute after ".len() + fault.len();
-            let _ = write!(out, "{:>width$}", known(p90));
-        }
-        out.push('\n');
+        out.push_str(&around(&summary.policy, summary.ttft_p90_before, &summary.ttft_p90_after, faults));
+        out.push_str(&around("  own prefill alone", summary.alone_p90_before, &summary.alone_p90_after, faults));
     }
     out
+}
+
+/// One line of it.
+fn around(name: &str, before: Option<f64>, after: &[Option<f64>], faults: &[String]) -> String {
+    let mut line = format!("{name:<26} {:>8}", known(before));
+    for (fault, &p90) in faults.iter().zip(after) {
+        let width = "  minute after ".len() + fault.len();
+        let _ = write!(line, "{:>width$}", known(p90));
+    }
+    line.push('\n');
+    line
 }
 
 /// A dash where nothing was served.
@@ -100,13 +107,16 @@ mod tests {
             failed: 2.0,
             ttft_p90_before: Some(1.5),
             ttft_p90_after: vec![Some(2.25)],
+            alone_p90_before: Some(0.5),
+            alone_p90_after: vec![Some(0.75)],
             ..Summary::default()
         };
         let text = table(&[summary.clone(), Summary { policy: "random".into(), ..summary }], &["add@60".into()]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 2 + 2 + 1 + 1 + 2, "{text}");
+        assert_eq!(lines.len(), 2 + 2 + 1 + 1 + 4, "{text}");
         assert!(lines[2].starts_with("cost ") && lines[2].contains(" 50.0 ") && lines[2].ends_with("10 (2)"), "{text}");
         assert!(lines[6].contains(" 1.50 ") && lines[6].ends_with("2.25"), "{text}");
-        assert_eq!(lines[5].len(), lines[6].len(), "columns line up:\n{text}");
+        assert!(lines[7].contains(" 0.500 ") && lines[7].ends_with("0.750"), "{text}");
+        assert!(lines[5..8].iter().all(|line| line.len() == lines[5].len()), "columns line up:\n{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Event, Request, Run, State};
+use super::{Coming, Event, Request, Run, State};
 use crate::simulate::fault::FaultKind;
 use crate::simulate::router::Router;
 use crate::time::Moment;
@@ -22,6 +22,7 @@ impl Run<'_> {
         self.fleet.add();
         self.away.push(0);
         self.routers.iter_mut().for_each(Router::add_backend);
+        self.stir_all();
     }
 
     /// As the proxy sees it: connections are reset, so requests without a first token go elsewhere at once, answers
@@ -31,17 +32,19 @@ impl Run<'_> {
         self.away[backend] += 1;
         self.routers.iter_mut().for_each(|router| router.lose(backend));
         for number in lost {
-            let Some(Request { session, turn, router, arrived, state, .. }) = self.requests[number].take() else {
+            let Some(Request { session, turn, router, arrived, alone, state, .. }) = self.requests[number].take()
+            else {
                 continue;
             };
             let is_pending = matches!(state, State::Pending(_));
             drop(state);
             if is_pending {
-                self.send(session, turn, router, arrived, Some(backend), now);
+                self.send(Coming { session, turn, router, arrived, alone, tried: Some(backend) }, now);
             } else {
                 self.give_up(session, turn, arrived, backend, now);
             }
         }
+        self.stir_all();
         self.plan(now + down, Event::Return { backend });
     }
 
@@ -50,6 +53,7 @@ impl Run<'_> {
         self.away[backend] -= 1;
         if self.away[backend] == 0 {
             self.routers.iter_mut().for_each(|router| router.regain(backend));
+            self.stir_all();
         }
     }
 }

@@ -21,5 +21,6 @@ pub(in crate::simulate) fn run_to_nothing(
     });
     let routers = run.routers.iter().map(|router| router.held(Moment::ORIGIN));
     let held = engines.sum::<u64>() + routers.sum::<u64>() + run.requests.iter().flatten().count() as u64;
+    let held = held + run.waiting.len() as u64;
     (run.outcome(), held)
 }

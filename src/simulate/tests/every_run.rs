@@ -1,12 +1,14 @@
 //! What holds of every run, whatever the contender, the fleet, the load and the faults.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 
 use super::super::fault::FaultKind;
 use super::super::run::run_to_nothing;
 use super::*;
+use crate::pool::{InFlightLimit, Limits};
 use crate::testing::config;
 use crate::time::Moment;
 
@@ -20,6 +22,17 @@ fn any_fault() -> impl Strategy<Value = Fault> {
     (0..30_000_u64, kind).prop_map(|(millis, kind)| Fault { at: Duration::from_millis(millis), kind })
 }
 
+/// From none to those by which requests wait most of the time.
+fn any_limits() -> impl Strategy<Value = Limits> {
+    let in_flight = prop_oneof![
+        Just(InFlightLimit::Unlimited),
+        Just(InFlightLimit::Auto),
+        (1..20_u32).prop_map(|most| InFlightLimit::Requests(NonZeroU32::MIN.saturating_add(most))),
+    ];
+    let pending = prop::option::of((1..5_000_u64).prop_map(Duration::from_millis));
+    (in_flight, pending).prop_map(|(in_flight, max_pending_prefill)| Limits { in_flight, max_pending_prefill })
+}
+
 prop_compose! {
     fn any_setup()(
         backends in 2..5_usize,
@@ -31,6 +44,7 @@ prop_compose! {
         is_exact in any::<bool>(),
         session_keys in any::<bool>(),
         speed in 0.5..20.0_f64,
+        limits in any_limits(),
         faults in prop::collection::vec(any_fault(), 0..5),
     ) -> Setup {
         Setup {
@@ -39,6 +53,7 @@ prop_compose! {
             locality: if is_exact { Locality::Exact } else { Locality::Assumed },
             session_keys,
             speed,
+            limits,
             faults,
             ..setup(backends, model, kv_tokens)
         }
@@ -73,6 +88,7 @@ fn check_record(record: &Record, setup: &Setup) {
     };
     assert!(record.prefill_tokens > 0, "the last token of a prompt is always computed: {record:?}");
     assert!(0.0 < times.first_token && times.first_token <= times.end, "{record:?}");
+    assert!(times.alone > 0.0, "{record:?}");
 }
 
 proptest! {

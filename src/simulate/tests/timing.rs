@@ -33,6 +33,7 @@ fn check(model: Model, texts: &[(u64, u32)], cached: &[u32]) {
         let is_near = |left: f64, right: f64| (left - right).abs() < 1e-6;
         assert!(is_near(times.first_token, first_token), "{times:?}: {first_token} by hand");
         assert!(is_near(times.end, end), "{times:?}: {end} by hand");
+        assert!(is_near(times.alone, first_token), "{times:?}: nothing else is done");
     }
 }
 
