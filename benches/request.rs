@@ -108,8 +108,7 @@ fn deciding(c: &mut Criterion) {
         bencher.iter(|| {
             let chain = blocks(black_box(&body));
             index.lookup(&chain.blocks, &mut matches);
-            let matched: Vec<u32> =
-                pool.backends.iter().map(|backend| matches.blocks(backend.tenant) * 16).collect();
+            let matched: Vec<u32> = pool.backends.iter().map(|backend| matches.blocks(backend.tenant) * 16).collect();
             let query = Query { prompt_tokens: chain.blocks.len() as u32 * 16, ..Query::default() };
             dispatch(&pool, &query, &matched, &[], Answer::Streamed, now, &mut rng)
         });

@@ -39,7 +39,10 @@ const CONNECTION_BYTES: u64 = 2 * 64 * 1024;
 
 /// How much there is of everything.
 struct Scale {
+    /// Hostile clients. A third of them has just been turned away at any time.
     hostile: usize,
+    /// So many are connected before a turn begins.
+    connected: f64,
     /// Between two things that a hostile connection does.
     pause: Duration,
     clients: u64,
@@ -59,6 +62,7 @@ struct Turn {
 async fn a_normal_load_hardly_notices_hostile_connections() {
     measure(&Scale {
         hostile: 200,
+        connected: 120.0,
         pause: Duration::from_secs(1),
         clients: 8,
         requests: 60,
@@ -68,13 +72,14 @@ async fn a_normal_load_hardly_notices_hostile_connections() {
     .await;
 }
 
-/// 2,000 connections need as many descriptors twice over: `ulimit -n 20000`. Read what it prints, from a release build:
+/// So many connections need as many descriptors twice over: `ulimit -n 20000`. Read what it prints, from a release build:
 /// `cargo test --release --test hostile_load -- --ignored --nocapture two_thousand`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute and many file descriptors"]
 async fn a_normal_load_hardly_notices_two_thousand_hostile_connections() {
     measure(&Scale {
-        hostile: 2000,
+        hostile: 3200,
+        connected: 2000.0,
         pause: Duration::from_secs(2),
         clients: 16,
         requests: 100,
@@ -104,7 +109,7 @@ async fn measure(scale: &Scale) {
         alone.push(turn(&proxy, scale).await);
         attackers.attack(http, h2c, scale.hostile, scale.pause);
         eventually("most of them are there at a time", async || {
-            metric(proxy.admin, "warmgate_connections").await >= scale.hostile as f64 * 0.5
+            metric(proxy.admin, "warmgate_connections").await >= scale.connected
         })
         .await;
         beside.push(turn(&proxy, scale).await);
