@@ -1,0 +1,55 @@
+//! What each proxy adds to the time of an answer where nothing waits: 200 requests a second of 32 KB.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::arrivals;
+use crate::figures::{Rounds, percentiles};
+use crate::options::Options;
+use crate::subject::{Kind, Subject};
+use crate::table::Table;
+use crate::workload::Workload;
+
+const HEAD: [&str; 5] = ["proxy", "p50, us", "p50 over pass-through, us", "p99, us", "p99 over pass-through, us"];
+
+/// The name for filters.
+pub(crate) const NAME: &str = "latency";
+
+pub(crate) async fn measure(
+    options: &Options,
+    workload: &Arc<Workload>,
+    subjects: &[Subject],
+) -> io::Result<Option<Table>> {
+    if !options.wants(NAME) {
+        return Ok(None);
+    }
+    eprintln!("{NAME}");
+    let extent = options.extent();
+    let mut measured: Vec<(Rounds, Rounds)> = subjects.iter().map(|_| Default::default()).collect();
+    for round in 0..=extent.rounds {
+        for (subject, (p50_micros, p99_micros)) in subjects.iter().zip(&mut measured) {
+            let tells = subject.kind == Kind::Exact;
+            // The first one makes connections, and shows the engines what requests share.
+            let requests = if round == 0 { extent.arrivals.min(workload.settling_requests()) } else { extent.arrivals };
+            let latencies = arrivals::run(subject.address, workload, tells, requests).await;
+            let latencies = latencies.map_err(|error| subject.blamed(&error))?;
+            if round > 0 {
+                let (p50, p99) = percentiles(&latencies);
+                p50_micros.0.push(p50);
+                p99_micros.0.push(p99);
+            }
+        }
+    }
+    let mut table = Table::new(&HEAD);
+    let (first_p50, first_p99) = measured[0].clone();
+    for (subject, (p50, p99)) in subjects.iter().zip(&measured) {
+        table.add(vec![
+            subject.name_now().await,
+            format!("{p50:.0}"),
+            format!("{:.0}", p50.minus(&first_p50)),
+            format!("{p99:.0}"),
+            format!("{:.0}", p99.minus(&first_p99)),
+        ]);
+    }
+    Ok(Some(table))
+}
