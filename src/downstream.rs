@@ -20,7 +20,7 @@ mod target;
 
 use std::any::Any;
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -42,6 +42,7 @@ use pingora_core::protocols::{
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
+use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::state::State;
@@ -156,6 +157,27 @@ impl Downstream {
         Poll::Ready(Ok(()))
     }
 
+    /// Writes what is held and `bufs` behind it, in one piece if it goes; says how much of `bufs` was written.
+    fn poll_write_behind(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        while !self.held.is_empty() {
+            let written = {
+                let mut all = SmallVec::<[IoSlice<'_>; 8]>::new();
+                all.push(IoSlice::new(&self.held));
+                all.extend_from_slice(bufs);
+                ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &all))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            let of_held = written.min(self.held.len());
+            self.held.advance(of_held);
+            if written > of_held {
+                return Poll::Ready(Ok(written - of_held));
+            }
+        }
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
     /// Takes `bytes` behind what is held already.
     fn take(&mut self, bytes: &[u8]) {
         let changed = self.date_line.get_mut().take().and_then(|line| with_date(bytes, &line));
@@ -200,21 +222,25 @@ impl AsyncWrite for Downstream {
             self.take(buf);
             return Poll::Ready(Ok(buf.len()));
         }
-        ready!(self.poll_release(cx))?;
-        if self.hold(buf) {
-            return Poll::Ready(Ok(buf.len()));
+        if self.date_line.get_mut().is_some() {
+            ready!(self.poll_release(cx))?;
+            if self.hold(buf) {
+                return Poll::Ready(Ok(buf.len()));
+            }
         }
-        Pin::new(&mut self.io).poll_write(cx, buf)
+        if self.held.is_empty() {
+            return Pin::new(&mut self.io).poll_write(cx, buf);
+        }
+        self.poll_write_behind(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
+        bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_release(cx))?;
         // A header is written in one piece; this is a body.
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        self.poll_write_behind(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -364,6 +390,35 @@ mod tests {
         tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
         writing.await.unwrap().unwrap();
         assert_eq!(received, [&header[..], b"data: 1\n\n"].concat());
+    }
+
+    #[tokio::test]
+    async fn a_header_goes_out_with_what_follows_however_little_is_taken_at_once() {
+        let (header, body) = (b"HTTP/1.1 200 OK\r\n\r\n", [&b"9\r\n"[..], b"data: 1\n\n", b"\r\n"]);
+        for most_bytes in 1..40 {
+            let (io, mut client) = tokio::io::duplex(most_bytes);
+            let mut downstream = around(io);
+            downstream.take(header);
+            let writing = tokio::spawn(async move {
+                let (mut pieces, mut first) = (body.map(IoSlice::new), 0);
+                let mut pieces = &mut pieces[..];
+                while !pieces.is_empty() {
+                    let written = downstream.write_vectored(pieces).await.unwrap();
+                    first = if first == 0 { written } else { first };
+                    IoSlice::advance_slices(&mut pieces, written);
+                }
+                (first, downstream.flush().await.unwrap()).0
+            });
+            let mut received = Vec::new();
+            tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
+            let expected = [&header[..], &body.concat()].concat();
+            assert_eq!(received, expected, "at most {most_bytes}");
+            let first = writing.await.unwrap();
+            assert!(
+                first > 0 && (most_bytes < expected.len() || first == body.concat().len()),
+                "in one piece if it goes"
+            );
+        }
     }
 
     #[tokio::test]

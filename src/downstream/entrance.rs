@@ -26,8 +26,11 @@ use super::header::{self, Body, Search};
 use crate::budget::Reservation;
 use crate::state::State;
 
-/// What is read at once of a header. So much of one needs no room in the budget.
+/// So much of a header needs no room in the budget.
 const PIECE_BYTES: usize = 8 * 1024;
+
+/// What is read at once: mostly a header with the body behind it, or as much of that as Pingora asks for.
+const READ_BYTES: usize = 64 * 1024;
 
 /// Stands in for a request that is refused.
 const STAND_IN: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
@@ -50,7 +53,7 @@ pub(super) struct Http1 {
     opened: Option<Instant>,
     /// When the header that is awaited has to be whole.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Covers `ahead` beyond a piece.
+    /// Covers a header in `ahead` beyond a piece.
     reserved: Reservation,
     reserved_bytes: usize,
     fault: Option<Fault>,
@@ -146,7 +149,7 @@ impl Http1 {
                 Ok(true) => return Poll::Ready(Ok(true)),
                 Err(fault) => return Poll::Ready(Ok(self.refuse(fault))),
             }
-            let mut space = [MaybeUninit::uninit(); PIECE_BYTES];
+            let mut space = [MaybeUninit::uninit(); READ_BYTES];
             let mut piece = ReadBuf::uninit(&mut space);
             match Pin::new(&mut *io).poll_read(cx, &mut piece)? {
                 Poll::Ready(()) if piece.filled().is_empty() => return Poll::Ready(Ok(false)),
@@ -163,16 +166,15 @@ impl Http1 {
     /// Whether a header is whole in what was read.
     fn look(&mut self) -> Result<bool, Fault> {
         self.skip_empty_lines();
-        self.reserve()?;
         let most = usize::try_from(self.state.config.load().server.max_header_bytes).unwrap_or(usize::MAX);
         // A line end that is half there says nothing yet.
         let end = if self.ahead[..] == b"\r"[..] { None } else { self.search.end(&self.ahead)? };
-        let Some(end) = end else {
-            return if self.ahead.len() > most { Err(self.search.too_large()) } else { Ok(false) };
-        };
-        if end > most {
-            return Err(Fault::LargeHeader);
+        // What is behind the header is a body's, which has room of its own as soon as it is asked for.
+        self.reserve(end.unwrap_or(self.ahead.len()))?;
+        if end.unwrap_or(self.ahead.len()) > most {
+            return Err(header::too_large(&self.ahead, most));
         }
+        let Some(end) = end else { return Ok(false) };
         self.phase = match header::check(&self.ahead[..end])? {
             Body::Sized(0) => Phase::Header,
             Body::Sized(length) => Phase::Sized(length),
@@ -190,8 +192,8 @@ impl Http1 {
     }
 
     /// Covers a header of more than a piece, without waiting: nobody needs one.
-    fn reserve(&mut self) -> Result<(), Fault> {
-        let wanted = self.ahead.len().saturating_sub(PIECE_BYTES);
+    fn reserve(&mut self, header_bytes: usize) -> Result<(), Fault> {
+        let wanted = header_bytes.saturating_sub(PIECE_BYTES);
         if wanted == 0 {
             (self.reserved, self.reserved_bytes) = (Reservation::default(), 0);
         }
@@ -262,7 +264,7 @@ impl Http1 {
         let leaving =
             self.leaving.get_or_insert_with(|| Leaving { left: LINGER_BYTES, until: Box::pin(sleep(LINGER_TIME)) });
         while leaving.left > 0 && leaving.until.as_mut().poll(cx).is_pending() {
-            let mut space = [MaybeUninit::uninit(); PIECE_BYTES];
+            let mut space = [MaybeUninit::uninit(); READ_BYTES];
             let mut piece = ReadBuf::uninit(&mut space);
             if ready!(Pin::new(&mut *io).poll_read(cx, &mut piece)).is_err() || piece.filled().is_empty() {
                 break;

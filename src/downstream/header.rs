@@ -82,14 +82,15 @@ impl Search {
         }
     }
 
-    /// What is wrong if a header of this size is not whole yet.
-    pub(super) fn too_large(&self) -> Fault {
-        if self.lines == 0 { Fault::LongTarget } else { Fault::LargeHeader }
-    }
-
     fn broken_line(&self) -> Fault {
         if self.lines == 0 { Fault::NotHttp } else { Fault::Field }
     }
+}
+
+/// What makes a header longer than `most_bytes`, of which `bytes` are the beginning.
+pub(super) fn too_large(bytes: &[u8], most_bytes: usize) -> Fault {
+    let within = bytes.get(..most_bytes).unwrap_or(bytes);
+    if memchr::memchr(b'\n', within).is_none() { Fault::LongTarget } else { Fault::LargeHeader }
 }
 
 /// Whether a request line can go on like this.

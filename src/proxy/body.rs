@@ -125,6 +125,7 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
         most_bytes: most.unwrap_or(limits.max_body_bytes),
         reserved: Reservation::default(),
         room: 0,
+        only: Bytes::new(),
         body: BytesMut::new(),
     };
     let reading = async {
@@ -139,7 +140,8 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
         Ok(done) => done?,
         Err(_) => return Err(BodyError::TimedOut(limits.body_timeout)),
     }
-    Ok(Buffered { bytes: reader.body.freeze(), _reserved: reader.reserved })
+    let bytes = if reader.body.is_empty() { reader.only } else { reader.body.freeze() };
+    Ok(Buffered { bytes, _reserved: reader.reserved })
 }
 
 /// Reads and drops what is left of a refused body, within bounds: a connection closed with unread bytes is reset, and a
@@ -166,6 +168,9 @@ struct Reader<'a> {
     reserved: Reservation,
     /// Bytes that `reserved` covers.
     room: usize,
+    /// The first piece. Short bodies come in one, which then need not be copied.
+    only: Bytes,
+    /// All pieces, from the second on.
     body: BytesMut,
 }
 
@@ -177,38 +182,47 @@ impl Reader<'_> {
         let more = step.min(self.most_bytes.saturating_sub(self.room)).max(missing);
         self.budget.reserve(&mut self.reserved, more, self.limits.buffer_wait).await?;
         self.room += more;
-        self.body.reserve(self.room - self.body.len());
         Ok(())
     }
 
-    async fn push(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
-        let length = self.body.len() + bytes.len();
+    async fn push(&mut self, bytes: Bytes) -> Result<(), BodyError> {
+        let length = self.len() + bytes.len();
         if length > self.limits.max_body_bytes {
             return Err(BodyError::TooLarge { limit: self.limits.max_body_bytes });
         }
         if length > self.room {
             self.make_room(length).await?;
         }
-        self.body.extend_from_slice(bytes);
+        if self.len() == 0 {
+            self.only = bytes;
+            return Ok(());
+        }
+        self.body.reserve(self.room - self.body.len());
+        self.body.extend_from_slice(&std::mem::take(&mut self.only));
+        self.body.extend_from_slice(&bytes);
         Ok(())
+    }
+
+    fn len(&self) -> usize {
+        self.only.len() + self.body.len()
     }
 
     async fn read_h1_sized(&mut self, session: &mut HttpSession, length: usize) -> Result<(), BodyError> {
         loop {
             // One read returns at most 64 KiB, so the buffer starts before the last read and is never truncated.
-            if length - self.body.len() <= RETRY_BUFFER_BYTES {
+            if length - self.len() <= RETRY_BUFFER_BYTES {
                 session.enable_retry_buffering();
             }
             let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? else { return Ok(()) };
-            self.push(&bytes).await?;
+            self.push(bytes).await?;
         }
     }
 
     async fn read_h1_chunked(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
         while let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? {
-            self.push(&bytes).await?;
+            self.push(bytes).await?;
         }
-        if self.body.is_empty() {
+        if self.len() == 0 {
             return Ok(());
         }
         rearm(session).await.map_err(BodyError::Read)
@@ -216,12 +230,13 @@ impl Reader<'_> {
 
     async fn read_h2(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
         session.enable_retry_buffering();
-        while self.body.is_empty() {
+        while self.len() == 0 {
             let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? else { return Ok(()) };
-            self.push(&bytes).await?;
+            // A copy: a frame of a few bytes is a part of all that was read with it, and would hold on to that.
+            self.push(Bytes::copy_from_slice(&bytes)).await?;
         }
         while let Some(bytes) = next_unbuffered(session).await? {
-            self.push(&bytes).await?;
+            self.push(bytes).await?;
         }
         Ok(())
     }

@@ -130,7 +130,11 @@ mod tests {
     fn why_a_process_starts_cold_is_told() {
         let state = Learned::default().encode().unwrap();
         assert_eq!(read(Ok(Some(state.clone())), FORMAT).unwrap(), Learned::default());
-        assert!(read(Ok(None), FORMAT + 1).unwrap_err().contains("format 2, and this version reads 1"));
+        assert!(
+            read(Ok(None), FORMAT + 1)
+                .unwrap_err()
+                .contains(&format!("format {}, and this version reads {FORMAT}", FORMAT + 1))
+        );
         assert_eq!(read(Ok(None), FORMAT).unwrap_err(), "there is none");
         assert!(read(Ok(Some(state[..7].to_vec())), FORMAT).unwrap_err().contains("does not begin"));
         assert!(read(Err(io::Error::other("gone")), FORMAT).unwrap_err().contains("gone"));

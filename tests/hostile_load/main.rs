@@ -125,9 +125,10 @@ async fn measure(scale: &Scale) {
         eventually("they are gone", async || metric(proxy.admin, "warmgate_connections").await < 20.0).await;
     }
     report_faults(&proxy).await;
-    let ratio = median(&beside) / median(&alone);
+    // By rounds, so that a machine that gets slower or faster is no difference.
+    let ratio = median(alone.iter().zip(&beside).map(|(alone, beside)| beside.p99 / alone.p99).collect());
     let grown = beside.iter().map(|turn| turn.resident).max().unwrap().saturating_sub(alone[0].resident);
-    let added = (median(&beside) - median(&alone)) * 1e3;
+    let added = 1e3 * median(alone.iter().zip(&beside).map(|(alone, beside)| beside.p99 - alone.p99).collect());
     eprintln!("p99 beside them / alone: {ratio:.2}, {added:.1} ms more; the proxy grew by {} KiB", grown / 1024);
     assert!(ratio <= MOST_TIMES, "{ratio}: {alone:?} {beside:?}");
     let allowed = (scale.body_budget_mebibytes << 20) + scale.hostile as u64 * CONNECTION_BYTES;
@@ -176,10 +177,9 @@ async fn turn(proxy: &Process, scale: &Scale) -> Turn {
     Turn { p99: times[times.len() * 99 / 100], resident: resident_bytes(proxy.id()) }
 }
 
-fn median(turns: &[Turn]) -> f64 {
-    let mut times: Vec<f64> = turns.iter().map(|turn| turn.p99).collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// The sum of all series of a metric.
