@@ -3,7 +3,7 @@
 //! Own code because this is the hot path: reading and hashing a body must cost less than a typed parse of it. A
 //! library that builds values copies the prompt, and one that only skips must be followed by a second scan. A reader
 //! asks for the members it knows and [`Scanner::skip`]s the rest, so each byte is looked at once, strings are unescaped
-//! only on demand ([`RawStr::decode`]), and no step recurses over input nesting.
+//! only on demand ([`RawStr::write`]), and no step recurses over input nesting.
 //!
 //! Grammar: RFC 8259 to the letter; strings are checked to be UTF-8, and nothing else can be more than ASCII. Python's extras (`NaN`, `Infinity`) are
 //! refused. Two liberties, both taken by the engines' own parsers: a leading byte-order mark is passed over, and an
