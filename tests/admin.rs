@@ -155,7 +155,10 @@ async fn the_report_of_backends_has_this_form() {
     assert_eq!(keys(backend), known);
     assert_eq!(backend["url"], format!("http://{}", engine.address()));
     assert_eq!(backend["address"], engine.address().to_string());
-    assert_eq!(keys(&backend["engine"]), "age_seconds block_tokens capacity_tokens kv_usage running waiting");
+    assert_eq!(
+        keys(&backend["engine"]),
+        "age_seconds block_tokens capacity_tokens kv_usage max_running running waiting"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

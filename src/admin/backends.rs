@@ -111,6 +111,7 @@ struct EngineReport {
     kv_usage: Option<f64>,
     block_tokens: Option<u32>,
     capacity_tokens: Option<u64>,
+    max_running: Option<u32>,
     age_seconds: Option<f64>,
 }
 
@@ -224,6 +225,7 @@ fn engine_report(backend: &BackendSnapshot, now: Moment) -> EngineReport {
         kv_usage: engine.polled.and_then(|polled| polled.kv_usage),
         block_tokens: engine.block_tokens.map(std::num::NonZero::get),
         capacity_tokens: engine.capacity_tokens.map(std::num::NonZero::get),
+        max_running: engine.max_running.map(std::num::NonZero::get),
         age_seconds: engine.polled.map(|polled| now.since(polled.observed_at).as_secs_f64()),
     }
 }

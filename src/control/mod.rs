@@ -11,6 +11,7 @@ mod health;
 mod leaving;
 mod probe;
 mod reload;
+mod server_info;
 mod settings;
 mod speaking;
 mod table;

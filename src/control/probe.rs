@@ -1,4 +1,4 @@
-//! The tasks that ask one backend: is it there, what does its engine say, which models does it serve.
+//! The tasks that ask one backend: is it there, what does its engine say, which models does it serve, how many requests at once.
 //!
 //! Each backend has its own, with its own timers, so that a slow or dead one delays nobody else; and the scrape has a
 //! task of its own beside the probe's, so that a hanging `/metrics` says nothing of health. They only report; the
@@ -6,6 +6,7 @@
 //! certificates once a backend (see CONTRIBUTING.md for what else of it is not used).
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use super::discovery;
 use super::engine::EngineSample;
 use super::event_sources::{self, RankSource, discover};
-
+use super::server_info;
 use crate::client::{Client, ClientError, Connections, distrust, is_ours};
 use crate::config;
 use crate::kv_events::Source;
@@ -32,11 +33,11 @@ use crate::tls::Upstream;
 /// How often a backend is probed until its first good probe, if `interval` is longer: it should serve soon after it can.
 const STARTING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often a backend is asked which models it serves.
-const MODELS_INTERVAL: Duration = Duration::from_secs(30);
+/// How often a backend is asked what changes with its engine only: which models it serves, how many requests it runs.
+const ASK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How long that may take.
-const MODELS_TIMEOUT: Duration = Duration::from_secs(5);
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a backend is asked where it publishes KV events, once it has said so.
 const EVENTS_INTERVAL: Duration = Duration::from_secs(30);
@@ -68,6 +69,8 @@ pub(super) enum Finding {
     NoSample(String),
     /// The models served.
     Models(Arc<[ModelEntry]>),
+    /// How many requests the engine runs at once; none if it does not say so any more.
+    MaxRunning(Option<NonZeroU32>),
     /// Where the engine publishes KV events, or why that is not known.
     EventSources(Result<Vec<Source>, String>),
 }
@@ -93,6 +96,8 @@ pub(super) struct Watched {
     pub(super) api_key: Option<config::Secret>,
     /// The data-parallel rank that it is, if its engine has several.
     pub(super) rank: Option<u32>,
+    /// Whether its engine knows how to say how many requests it runs at once.
+    pub(super) tells_max_running: bool,
     /// Whether its engine is to say where it publishes KV events.
     pub(super) is_asked_for_events: bool,
 }
@@ -127,7 +132,14 @@ impl Tasks {
     pub(super) fn start(watched: &Watched, reports: &mpsc::Sender<Report>) -> Self {
         let (address, addresses) = watch::channel(None);
         let mut tasks = vec![tokio::spawn(probe(watched.clone(), address, reports.clone())).abort_handle()];
-        tasks.push(tokio::spawn(list_models(watched.clone(), addresses.clone(), reports.clone())).abort_handle());
+        let mut ask = |path, read| {
+            let asking = ask_at(path, read, watched.clone(), addresses.clone(), reports.clone());
+            tasks.push(tokio::spawn(asking).abort_handle());
+        };
+        ask("/v1/models", |body, _| Finding::Models(ModelEntry::read_list(body)));
+        if watched.tells_max_running {
+            ask(server_info::PATH, |body, rank| Finding::MaxRunning(server_info::max_running(body, rank)));
+        }
         if watched.metrics.enabled {
             tasks.push(tokio::spawn(scrape(watched.clone(), addresses.clone(), reports.clone())).abort_handle());
         }
@@ -233,24 +245,27 @@ async fn scrape(watched: Watched, mut addresses: watch::Receiver<Option<SocketAd
     }
 }
 
-async fn list_models(
+/// Asks at `path`, again and again, and reports what `read` makes of it for the backend's rank.
+async fn ask_at(
+    path: &'static str,
+    read: fn(&[u8], Option<u32>) -> Finding,
     watched: Watched,
     mut addresses: watch::Receiver<Option<SocketAddr>>,
     reports: mpsc::Sender<Report>,
 ) {
-    let client = watched.client(MODELS_TIMEOUT);
+    let client = watched.client(ASK_TIMEOUT);
     let mut wait = STARTING_INTERVAL;
     loop {
         let Some(address) = known(&mut addresses).await else { return };
-        match client.get(address, "/v1/models").await {
+        match client.get(address, path).await {
             Ok(body) => {
-                wait = MODELS_INTERVAL;
-                if !send(&reports, watched.id, Finding::Models(ModelEntry::read_list(&body))).await {
+                wait = ASK_INTERVAL;
+                if !send(&reports, watched.id, read(&body, watched.rank)).await {
                     return;
                 }
             }
             // Not there yet, or never: asked less and less often.
-            Err(_) => wait = (wait * 2).min(MODELS_INTERVAL),
+            Err(_) => wait = (wait * 2).min(ASK_INTERVAL),
         }
         sleep(jittered(wait)).await;
     }

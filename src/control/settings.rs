@@ -49,6 +49,7 @@ pub(super) fn watched(
         metrics: pool.metrics.clone(),
         api_key: pool.api_key.clone(),
         rank: config.rank,
+        tells_max_running: pool.engine == config::Engine::Sglang,
         is_asked_for_events: pool.kv_events.enabled && config.kv_events.is_none(),
     }
 }

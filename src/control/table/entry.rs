@@ -43,6 +43,7 @@ impl BackendEntry {
                 return self.miss_sample(state, pool);
             }
             Finding::Models(models) => self.models = models,
+            Finding::MaxRunning(most) => return std::mem::replace(&mut self.engine.max_running, most) != most,
             Finding::EventSources(sources) => return self.follow(sources, state),
         }
         true

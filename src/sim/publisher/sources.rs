@@ -51,6 +51,8 @@ impl Publisher {
             "served_model_name": engine.models.first(),
             "page_size": block_tokens,
             "dp_size": 1,
+            "max_running_requests": null,
+            "internal_states": [{"effective_max_running_requests_per_dp": engine.parameters.max_num_seqs}],
             "version": "0.5.23",
             "kv_events": {
                 "endpoint_host": host(*publish),
