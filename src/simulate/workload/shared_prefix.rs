@@ -18,7 +18,7 @@ const BLOCKS: u32 = 10;
 
 /// Where the names of prefixes begin. `prefix_affinity` places a prefix by a hash of its name, and with other names its
 /// skew is another, from 1.5 to 2.2; with these it is close to the published 1.8.
-const FIRST_NAME: u64 = 14_000;
+const FIRST_NAME: u64 = 4_650;
 
 /// Between the starts of two clients: enough that they do not all ask in one step of an engine.
 const CLIENT_GAP: Duration = Duration::from_millis(5);
