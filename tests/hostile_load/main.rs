@@ -28,8 +28,8 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-/// What the engine of the normal load takes for an answer: that of a small model to a short prompt.
-const ENGINE_TIME: Duration = Duration::from_millis(20);
+/// A small model's answer to a short prompt.
+const SMALL_MODEL: Duration = Duration::from_millis(20);
 
 /// What normal requests may take more of at their 99th percentile.
 const MOST_TIMES: f64 = 1.5;
@@ -39,6 +39,8 @@ const CONNECTION_BYTES: u64 = 2 * 64 * 1024;
 
 /// How much there is of everything.
 struct Scale {
+    /// What the engine of the normal load takes for an answer.
+    engine_time: Duration,
     /// Hostile clients. A third of them has just been turned away at any time.
     hostile: usize,
     /// So many are connected before a turn begins.
@@ -61,6 +63,7 @@ struct Turn {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_normal_load_hardly_notices_hostile_connections() {
     measure(&Scale {
+        engine_time: SMALL_MODEL,
         hostile: 200,
         connected: 120.0,
         pause: Duration::from_secs(1),
@@ -77,7 +80,19 @@ async fn a_normal_load_hardly_notices_hostile_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute and many file descriptors"]
 async fn a_normal_load_hardly_notices_two_thousand_hostile_connections() {
-    measure(&Scale {
+    measure(&two_thousand(SMALL_MODEL)).await;
+}
+
+/// The same beside engines that take no time, so that what the proxy takes is all there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes a minute and many file descriptors, and a quiet machine: its times are of single milliseconds"]
+async fn a_load_that_takes_no_time_itself_notices_two_thousand_of_them_little() {
+    measure(&two_thousand(Duration::ZERO)).await;
+}
+
+fn two_thousand(engine_time: Duration) -> Scale {
+    Scale {
+        engine_time,
         hostile: 3200,
         connected: 2000.0,
         pause: Duration::from_secs(2),
@@ -85,15 +100,15 @@ async fn a_normal_load_hardly_notices_two_thousand_hostile_connections() {
         requests: 100,
         rounds: 5,
         body_budget_mebibytes: 256,
-    })
-    .await;
+    }
 }
 
 async fn measure(scale: &Scale) {
-    let normal_fleet = Fleet::start(2, |exchange| {
+    let engine_time = scale.engine_time;
+    let normal_fleet = Fleet::start(2, move |exchange| {
         Box::pin(async move {
             exchange.body().await?;
-            sleep(ENGINE_TIME).await;
+            sleep(engine_time).await;
             exchange.respond(200, "{}").await
         })
     })

@@ -104,17 +104,7 @@ async fn a_further_attempt_goes_before_all_that_wait() {
         })
     })
     .await;
-    let setup = Setup::new().pool("p", &fleet, "max_in_flight: 1, policy: round_robin, ejection: {failures: 1000}");
-    let proxy = setup.section("retry", "budget: 1.0").start().await;
-    let bench = Bench { fleet, proxy, answers: Arc::new(Semaphore::new(0)) };
-    let mut asked = vec![bench.ask("failing", &named("failing", ""))];
-    bench.until_received(1).await;
-    asked.push(bench.ask("busy", &named("busy", "")));
-    bench.until_received(2).await;
-    for number in 0..3 {
-        asked.push(bench.ask_after(number, "waiting", &named(&format!("waiting{number}"), "")).await);
-    }
-    bench.until_waiting(3).await;
+    let (bench, mut asked) = three_behind_two(fleet).await;
     // Its backend is free then, and serves those that wait; the further attempt has to wait for the other one.
     fail.add_permits(1);
     bench.until_received(5).await;
@@ -149,17 +139,7 @@ async fn a_further_attempt_does_not_stand_behind_others() {
         })
     })
     .await;
-    let setup = Setup::new().pool("p", &fleet, "max_in_flight: 1, policy: round_robin, ejection: {failures: 1000}");
-    let proxy = setup.section("retry", "budget: 1.0").start().await;
-    let bench = Bench { fleet, proxy, answers: Arc::new(Semaphore::new(0)) };
-    let mut asked = vec![bench.ask("failing", &named("failing", ""))];
-    bench.until_received(1).await;
-    asked.push(bench.ask("busy", &named("busy", "")));
-    bench.until_received(2).await;
-    for number in 0..3 {
-        asked.push(bench.ask_after(number, "waiting", &named(&format!("waiting{number}"), "")).await);
-    }
-    bench.until_waiting(3).await;
+    let (bench, asked) = three_behind_two(fleet).await;
     let [failing, busy, others] = gates.map(|(_, gate)| gate);
     // One that waits takes the place of the failed attempt, which waits for the other backend.
     failing.add_permits(1);
@@ -174,4 +154,20 @@ async fn a_further_attempt_does_not_stand_behind_others() {
     for request in asked {
         request.served().await;
     }
+}
+
+/// A request that will fail at one backend and one that keeps the other busy, and three that wait behind them.
+async fn three_behind_two(fleet: Fleet) -> (Bench, Vec<Asked>) {
+    let setup = Setup::new().pool("p", &fleet, "max_in_flight: 1, policy: round_robin, ejection: {failures: 1000}");
+    let proxy = setup.section("retry", "budget: 1.0").start().await;
+    let bench = Bench { fleet, proxy, answers: Arc::new(Semaphore::new(0)) };
+    let mut asked = vec![bench.ask("failing", &named("failing", ""))];
+    bench.until_received(1).await;
+    asked.push(bench.ask("busy", &named("busy", "")));
+    bench.until_received(2).await;
+    for number in 0..3 {
+        asked.push(bench.ask_after(number, "waiting", &named(&format!("waiting{number}"), "")).await);
+    }
+    bench.until_waiting(3).await;
+    (bench, asked)
 }
