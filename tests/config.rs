@@ -4,14 +4,18 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use warmgate::config::{self, Config, Protocol, check, needs_restart};
 
 /// A directory that goes when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("warmgate-config-{name}-{}", std::process::id()));
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("warmgate-config-{}-{number}", std::process::id()));
         fs::create_dir_all(&path).expect("the temporary directory can be written");
         Self(path)
     }
@@ -175,7 +179,7 @@ fn each_kind_of_mistake_is_placed_and_put_right() {
 
 #[test]
 fn a_file_that_cannot_be_read_says_why() {
-    let scratch = Scratch::new("unreadable");
+    let scratch = Scratch::new();
     let directory = scratch.0.display().to_string();
     let missing = format!("{directory}/missing.yaml");
     let latin = scratch.file("latin.yaml", b"# Konfiguration\n# f\xfcr alle\n");
@@ -199,7 +203,7 @@ fn a_file_that_cannot_be_read_says_why() {
 
 #[test]
 fn tls_files_are_looked_at() {
-    let scratch = Scratch::new("tls");
+    let scratch = Scratch::new();
     let (certificate, key) = (scratch.file("certificate.pem", "c"), scratch.file("key.pem", "k"));
     let listener = |certificate: &str, key: &str, more: &str| {
         format!(
@@ -224,7 +228,7 @@ fn tls_files_are_looked_at() {
 #[test]
 fn a_key_that_everyone_can_read_is_noted() {
     use std::os::unix::fs::PermissionsExt;
-    let scratch = Scratch::new("key");
+    let scratch = Scratch::new();
     let key = scratch.file("key.pem", "k");
     let text = format!(
         "listeners: [{{address: 127.0.0.1:8443, tls: {{certificate: '{key}', key: '{key}'}}}}]\n\
@@ -252,7 +256,7 @@ f: note: pool p: hedging needs a second backend";
 
 #[test]
 fn a_good_file_is_summed_up() {
-    let scratch = Scratch::new("summed");
+    let scratch = Scratch::new();
     let (token, keys) = (scratch.file("token", "t"), scratch.file("keys", "keys: []"));
     for (file, mode) in [(&token, 0o600), (&keys, 0o644)] {
         fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
@@ -306,7 +310,7 @@ fn only_what_is_bound_at_the_start_needs_a_restart() {
 
 #[test]
 fn check_tries_the_certificates_that_run_would_use() {
-    let scratch = Scratch::new("tls");
+    let scratch = Scratch::new();
     let (certificate, key) = (scratch.file("c.pem", "no certificate"), scratch.file("k.pem", "no key"));
     let file = scratch.file(
         "w.yaml",
@@ -323,7 +327,7 @@ fn check_tries_the_certificates_that_run_would_use() {
 
 #[test]
 fn check_notes_what_expires_and_refuses_what_backends_could_not_be_trusted_by() {
-    let scratch = Scratch::new("tls-check");
+    let scratch = Scratch::new();
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.not_after = rcgen::date_time_ymd(2024, 12, 31);
