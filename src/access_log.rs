@@ -126,9 +126,9 @@ impl AccessLog {
     }
 
     /// Queues a line, or drops and counts it when the queue is full.
-    pub fn write(&self, line: &Line<'_>) {
+    pub fn write<'l>(&self, line: impl FnOnce() -> Line<'l>) {
         let Some(queue) = &self.queue else { return };
-        let Ok(mut bytes) = serde_json::to_vec(line) else { return };
+        let Ok(mut bytes) = serde_json::to_vec(&line()) else { return };
         bytes.push(b'\n');
         if queue.try_send(Message::Line(bytes)).is_err() {
             self.metrics.access_log_dropped(1);
@@ -252,7 +252,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("warmgate-access-{}.log", std::process::id()));
         let log = AccessLog::open(&Target::File(path.clone()), Arc::default()).unwrap();
         for status in 0..100 {
-            log.write(&Line { status, ..Line::default() });
+            log.write(|| Line { status, ..Line::default() });
         }
         log.flush();
         let written = std::fs::read_to_string(&path).unwrap();
@@ -265,8 +265,8 @@ mod tests {
         let metrics = Arc::new(Metrics::new());
         let (queue, _kept_unread) = sync_channel(1);
         let log = AccessLog { queue: Some(queue), metrics: Arc::clone(&metrics) };
-        log.write(&Line::default());
-        log.write(&Line::default());
+        log.write(Line::default);
+        log.write(Line::default);
         assert!(metrics.render().contains("warmgate_access_log_dropped_total 1"), "{}", metrics.render());
     }
 
@@ -275,7 +275,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new());
         let log = AccessLog::open(&Target::File("/dev/full".into()), Arc::clone(&metrics)).unwrap();
         for _ in 0..3 {
-            log.write(&Line::default());
+            log.write(Line::default);
         }
         log.flush();
         assert!(metrics.render().contains("warmgate_access_log_dropped_total 3"), "{}", metrics.render());

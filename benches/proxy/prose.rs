@@ -27,12 +27,12 @@ pub(crate) fn escaped(rng: &mut fastrand::Rng, bytes: usize) -> String {
             });
             words_left = rng.usize(4..18);
         }
-        text.push_str(if rng.u8(..) > 250 { "caf\\u00e9" } else { WORDS[rng.usize(..WORDS.len())] });
+        text.push_str(if rng.u8(..) > 250 { "café" } else { WORDS[rng.usize(..WORDS.len())] });
         text.push(' ');
         words_left -= 1;
     }
     // The last word may be cut; an escape may not.
-    let end = text[..bytes].rfind(' ').map_or(0, |space| space + 1);
+    let end = text[..text.floor_char_boundary(bytes)].rfind(' ').map_or(0, |space| space + 1);
     text.truncate(end);
     text.extend(std::iter::repeat_n('a', bytes - end));
     text

@@ -4,9 +4,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_core::{Error, ErrorSource, ErrorType, OrErr, Result};
+use pingora_proxy::Session;
+use tokio::net::TcpSocket;
 
 use super::context::RequestContext;
+use super::cork::cork;
 use super::hedge::Hedge;
 use super::limits::{Asked, Deadlines, Grip, Lines, Rounds, Watch};
 use super::reject::Reject;
@@ -33,6 +36,10 @@ pub(super) fn prepare(state: &State, lines: &Arc<Lines>, peer: &mut HttpPeer, ct
     peer.options.read_timeout = Some(timeouts.longest_silence());
     let line = lines.line();
     peer.options.tracer = Some(line.tracer());
+    let held = Arc::clone(&line);
+    peer.options.upstream_tcp_sock_tweak_hook = Some(Arc::new(move |socket: &TcpSocket| {
+        held.hold(socket).or_err(ErrorType::SocketError, "no descriptor of it can be had")
+    }));
     attempt.line = Some(line);
     Ok(())
 }
@@ -44,7 +51,14 @@ pub(super) fn give_up(state: &State, ctx: &mut RequestContext) -> Box<Error> {
 }
 
 /// The attempt has its connection, or a relay in its place.
-pub(super) fn begin(lines: &Lines, rounds: &Arc<Rounds>, is_reused: bool, descriptor: RawFd, ctx: &mut RequestContext) {
+pub(super) fn begin(
+    lines: &Lines,
+    rounds: &Arc<Rounds>,
+    session: &Session,
+    is_reused: bool,
+    descriptor: RawFd,
+    ctx: &mut RequestContext,
+) {
     let end = ctx.end();
     let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return };
     let Some(line) = attempt.line.take() else { return };
@@ -55,6 +69,10 @@ pub(super) fn begin(lines: &Lines, rounds: &Arc<Rounds>, is_reused: bool, descri
         Some(relay) => Some(Grip::Relay(relay)),
         None => lines.grip(line, is_reused, descriptor),
     };
+    // Over HTTP/2 a request is a task of Pingora's, of which nobody sees the turns.
+    if let Some(grip) = grip.as_ref().filter(|_| ctx.body.is_some() && !session.is_http2()) {
+        cork(grip);
+    }
     // What cannot be cut is not watched.
     attempt.watch = grip.map(|grip| Watch::begin(rounds, grip, deadlines));
 }

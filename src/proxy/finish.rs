@@ -60,7 +60,7 @@ fn conclude(state: &State, ctx: &mut RequestContext, status: u16, reason: Reason
     if let Some(tokens) = tokens(ctx, usage) {
         state.metrics.tokens(&labels, tokens);
     }
-    state.access_log.load().write(&line(ctx, usage, &record, response_bytes));
+    state.access_log.load().write(|| line(ctx, usage, &record, response_bytes));
     callers::settle(ctx, usage, now);
     trace::record(&state.recorder.load(), ctx, usage, reason);
     if let Some(attempt) = ctx.attempt.take() {

@@ -6,6 +6,8 @@
 //! and every rule of retries stays as it is. When the answer is good, its real header is written from within the filter of
 //! its body, ahead of what was held of that.
 
+use std::mem;
+
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -56,9 +58,10 @@ pub(super) fn wants(header: &ResponseHeader, is_stream: bool, ctx: &RequestConte
 /// Keeps `header` if the answer is held, and lets one go by that is passed over.
 pub(super) fn keep_header(session: &mut Session, header: &mut ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
     let Some(held) = &mut ctx.answer.held else { return Ok(()) };
-    held.header = Some(Box::new(header.clone()));
+    let passed_over = ResponseHeader::build_no_case(PASSED_OVER, None)?;
+    held.header = Some(Box::new(mem::replace(header, passed_over)));
     session.set_ignore_info_resp(true);
-    header.set_status(PASSED_OVER)
+    Ok(())
 }
 
 /// Looks at a piece of an answer that is held, and takes it. When the answer is good all that was taken comes back, behind

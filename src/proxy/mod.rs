@@ -11,6 +11,7 @@ mod blocks;
 pub mod body;
 mod callers;
 mod context;
+mod cork;
 mod event;
 mod finish;
 mod hedge;
@@ -45,6 +46,7 @@ use pingora_core::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 
+pub(crate) use cork::uncorking;
 pub use matched::Matched;
 pub use plan::{Head, Plan, plan};
 pub use reject::Reject;
@@ -106,14 +108,14 @@ impl ProxyHttp for Gateway {
 
     async fn connected_to_upstream(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         is_reused: bool,
         _peer: &HttpPeer,
         descriptor: RawFd,
         _digest: Option<&Digest>,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        attend::begin(&self.lines, &self.rounds, is_reused, descriptor, ctx);
+        attend::begin(&self.lines, &self.rounds, session, is_reused, descriptor, ctx);
         Ok(())
     }
 

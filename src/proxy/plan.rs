@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::blocks::{Cutter, PromptBlocks};
@@ -21,8 +22,8 @@ use crate::request::{self, Endpoint, PromptRequest, ReadError};
 use crate::responses::{Owner, ResponseOwners, id_in_path};
 use crate::routing::{Query, prefix_key};
 use crate::shadow;
+use crate::state::State;
 use crate::tokens::{NotTokenized, Prompts};
-use crate::without_stalling;
 
 /// Bytes that are read and hashed inline: a fraction of a millisecond's work.
 const INLINE_BYTES: usize = 1024 * 1024;
@@ -91,7 +92,7 @@ pub async fn plan(
     let Some(endpoint) = Endpoint::of(head.path).filter(|_| head.is_post) else {
         return plan_other(snapshot, head, model_of(head, body), responses);
     };
-    let request = match with_care(body.len(), || request::read(endpoint, body)) {
+    let request = match request::read(endpoint, body) {
         Ok(request) => request,
         // The engine is the judge of a request without a body.
         Err(ReadError::Empty) => {
@@ -105,14 +106,30 @@ pub async fn plan(
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
     let tokenized = tokenize(&snapshot.pools()[pool], endpoint, body).await;
     let ids = tokenized.as_ref().and_then(|tokenized| tokenized.as_ref().ok());
-    let plan = with_care(body.len(), || plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses));
+    let plan = plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses);
     let tokenizing = tokenized.as_ref().map(|tokenized| tokenized.as_ref().err().copied());
     Ok((pool, Plan { tokenizing, ..plan }))
 }
 
-/// Runs `work`, which takes time in proportion to `bytes`.
-fn with_care<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
-    if bytes > INLINE_BYTES { without_stalling(work) } else { work() }
+/// The same as [`plan`] for a body that takes so long that others would wait for it: on another thread.
+pub(super) async fn plan_elsewhere(
+    state: Arc<State>,
+    snapshot: Arc<Snapshot>,
+    head: Head<'_>,
+    body: Bytes,
+) -> Result<(usize, Plan), Reject> {
+    let (path, headers) = (head.path.to_owned(), head.headers.clone());
+    let Head { is_post, class, .. } = head;
+    let planning = tokio::task::spawn_blocking(move || {
+        let head = Head { is_post, path: &path, headers: &headers, class };
+        Handle::current().block_on(plan(&snapshot, head, &body, &state.responses))
+    });
+    planning.await.unwrap_or(Err(Reject::Internal))
+}
+
+/// Whether a body of so many bytes is for [`plan_elsewhere`].
+pub(super) fn takes_long(bytes: usize) -> bool {
+    bytes > INLINE_BYTES
 }
 
 /// The token ids of the prompts in `body`; none if the pool has no tokenizer.

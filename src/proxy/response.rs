@@ -27,6 +27,10 @@ const MAX_INFORMATIONAL: u32 = 16;
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+static X_WARMGATE_REQUEST_ID: HeaderName = HeaderName::from_static("x-warmgate-request-id");
+static X_WARMGATE_ATTEMPTS: HeaderName = HeaderName::from_static("x-warmgate-attempts");
+static X_WARMGATE_BACKEND: HeaderName = HeaderName::from_static("x-warmgate-backend");
+static X_WARMGATE_CACHED: HeaderName = HeaderName::from_static("x-warmgate-cached");
 
 /// Judges a backend's response header: a fault, a retry, or the answer.
 pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
@@ -139,13 +143,13 @@ fn describe(state: &State, session: &mut Session, header: &mut ResponseHeader, c
     if !state.config.load().server.response_headers {
         return Ok(());
     }
-    header.insert_header("x-warmgate-request-id", HeaderValue::from_str(&ctx.request_id).or_else(not_a_header)?)?;
-    header.insert_header("x-warmgate-attempts", ctx.attempts)?;
+    header.insert_header(&X_WARMGATE_REQUEST_ID, HeaderValue::from_str(&ctx.request_id).or_else(not_a_header)?)?;
+    header.insert_header(&X_WARMGATE_ATTEMPTS, ctx.attempts)?;
     let Some((route, attempt)) = ctx.route.as_ref().zip(ctx.attempt.as_ref()) else { return Ok(()) };
-    header.insert_header("x-warmgate-backend", HeaderValue::from_str(attempt.backend.name()).or_else(not_a_header)?)?;
+    header.insert_header(&X_WARMGATE_BACKEND, HeaderValue::from_str(attempt.backend.name()).or_else(not_a_header)?)?;
     if route.plan.endpoint.is_some() {
         let cached = format!("{}/{}", attempt.matched_tokens, route.plan.prompt_tokens);
-        header.insert_header("x-warmgate-cached", cached)?;
+        header.insert_header(&X_WARMGATE_CACHED, cached)?;
     }
     Ok(())
 }
@@ -228,7 +232,10 @@ fn see(state: &Arc<State>, bytes: &[u8], ctx: &mut RequestContext) {
     }
     ctx.answer.first_token = Some(now);
     attempt.in_flight.first_token(now);
-    attempt.room.stir();
+    // Where it is not streamed the end follows: who looks in between would find less room than whoever comes behind.
+    if ctx.answer.is_stream {
+        attempt.room.stir();
+    }
     linger::computed(state, ctx);
     retry::record_success(ctx);
 }

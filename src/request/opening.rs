@@ -9,11 +9,15 @@
 //! rest of an event that has begun. A whole answer is looked at if it is short: one that was given up holds little.
 
 use bytes::BytesMut;
+use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 
 /// Bytes of an answer that are held. What engines send before a token is a few kilobytes at most.
 const MAX_BYTES: usize = 64 * 1024;
+
+/// The reason that engines give for an answer that they gave up.
+const ABORT: &str = "abort";
 
 /// Longest whole answer that is looked at, bytes.
 pub const MAX_WHOLE_BYTES: usize = 16 * 1024;
@@ -102,9 +106,13 @@ impl Opening {
 
     /// The answer has ended.
     pub fn end(&self) -> Verdict {
-        match Payload::read(&self.bytes) {
+        if self.is_stream || self.bytes.trim_ascii().is_empty() {
             // Nothing but notices, or nothing at all.
-            _ if self.is_stream || self.bytes.trim_ascii().is_empty() => Verdict::Aborted,
+            return Verdict::Aborted;
+        }
+        // Hardly any answer has the word.
+        let may_be = memmem::find(&self.bytes, ABORT.as_bytes()).is_some();
+        match may_be.then(|| Payload::read(&self.bytes)).flatten() {
             Some(payload) if payload.is_aborted() => Verdict::Aborted,
             _ => Verdict::Good,
         }
@@ -187,7 +195,7 @@ impl Payload {
     fn is_aborted(&self) -> bool {
         let choices = self.choices.iter().flatten().map(|choice| &choice.finish_reason);
         let mut reasons = choices.chain(self.meta_info.as_ref().map(|info| &info.finish_reason)).flatten();
-        reasons.any(|reason| reason == "abort" || reason.get("type").is_some_and(|kind| kind == "abort"))
+        reasons.any(|reason| reason == ABORT || reason.get("type").is_some_and(|kind| kind == ABORT))
     }
 }
 

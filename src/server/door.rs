@@ -12,7 +12,7 @@ use crate::time::{self, Moment};
 const LOG_PAUSE_SECONDS: u64 = 60;
 
 /// Lets connections in.
-pub enum Door {
+pub(super) enum Door {
     /// Operators: whatever clients do, they get in.
     Open(Arc<State>),
     /// Clients, as far as the limits in force go.
@@ -20,7 +20,7 @@ pub enum Door {
 }
 
 /// Counts connections against `limits.max_connections` and `limits.max_connections_per_address`.
-pub struct CountedDoor {
+pub(super) struct CountedDoor {
     state: Arc<State>,
     /// When a refusal was last logged, in seconds since the process began; 0 is never.
     logged: AtomicU64,
@@ -33,7 +33,7 @@ pub(super) type Admitted = Option<Place>;
 
 impl Door {
     /// For clients of the service of `state`.
-    pub fn counted(state: &Arc<State>) -> Self {
+    pub(super) fn counted(state: &Arc<State>) -> Self {
         Self::Counted(CountedDoor { state: Arc::clone(state), logged: AtomicU64::new(0) })
     }
 
@@ -46,7 +46,7 @@ impl Door {
     }
 
     /// Lets a connection in, or not.
-    pub fn admit(&self, address: IpAddr) -> Option<Admitted> {
+    pub(super) fn admit(&self, address: IpAddr) -> Option<Admitted> {
         match self {
             Self::Open(_) => Some(None),
             Self::Counted(door) => door.admit(address).map(Some),

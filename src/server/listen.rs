@@ -1,11 +1,11 @@
 //! Accepts connections and hands them to a Pingora application.
 //!
-//! The accept loop is ours, not Pingora's `Server`: an address with port 0 can be asked what it became, one runtime
-//! serves everything, listeners stop when the drain says so, and the process ends when its last request does, where
-//! `Server` sleeps for its whole grace period.
+//! The accept loop is ours, not Pingora's `Server`: an address with port 0 can be asked what it became, connections stay
+//! with a worker, listeners stop when the drain says so, and the process ends when its last request does, where `Server`
+//! sleeps for its whole grace period.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::door::Door;
+use super::workers::Roster;
 use crate::downstream::Downstream;
+use crate::proxy::uncorking;
 use crate::tls::Endpoint;
 
 /// How long a TLS handshake may take.
@@ -52,6 +54,14 @@ pub struct Listener {
     awaits_preface: bool,
 }
 
+/// Who serves the connections of a listener.
+pub(super) enum Staff<A> {
+    /// The runtime that the listener is on.
+    Here(Arc<A>),
+    /// Workers, each with an application of its own.
+    Workers(Roster, Vec<Arc<A>>),
+}
+
 // === impl Listener ===
 
 impl Listener {
@@ -67,7 +77,7 @@ impl Listener {
     ///
     /// # Errors
     /// When it cannot be waited for.
-    pub fn over(socket: std::net::TcpListener, tls: Option<Arc<Endpoint>>) -> io::Result<Self> {
+    pub fn over(socket: StdListener, tls: Option<Arc<Endpoint>>) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self { socket: TcpListener::from_std(socket)?, tls, awaits_preface: false })
     }
@@ -98,21 +108,23 @@ impl Listener {
     /// closed at once.
     ///
     /// `drain` is what the application is told, and becomes true earlier than `stop`.
-    pub async fn serve<A>(self, app: Arc<A>, door: Door, drain: watch::Receiver<bool>, mut stop: watch::Receiver<bool>)
-    where
+    pub(super) async fn serve<A>(
+        self,
+        staff: Staff<A>,
+        door: Door,
+        drain: watch::Receiver<bool>,
+        mut stop: watch::Receiver<bool>,
+    ) where
         A: ServerApp + Send + Sync + 'static,
     {
         let start = |stream, peer: SocketAddr| {
             let Some(place) = door.admit(peer.ip()) else { return };
             let (tls, awaits_preface) = (self.tls.clone(), self.awaits_preface);
-            let (app, drain, state) = (Arc::clone(&app), drain.clone(), Arc::clone(door.state()));
-            tokio::spawn(async move {
-                let preface = if awaits_preface { preface(&stream).await } else { Some(false) };
-                if let Some(is_h2) = preface
-                    && let Some((stream, is_h2)) = begin(stream, peer, tls, is_h2).await
-                {
+            let (drain, state) = (drain.clone(), Arc::clone(door.state()));
+            staff.serve(async move |app| {
+                if let Some((stream, is_h2)) = begin(stream, peer, tls, awaits_preface).await {
                     let stream = Downstream::new(stream, state, peer, is_h2);
-                    converse(Box::new(stream), app, drain).await;
+                    uncorking(converse(Box::new(stream), app, drain)).await;
                 }
                 drop(place);
             });
@@ -120,7 +132,7 @@ impl Listener {
         let mut is_failing = false;
         loop {
             let accepted = tokio::select! {
-                accepted = self.socket.accept() => accepted,
+                accepted = accept(&self.socket) => accepted,
                 _ = stop.wait_for(|stopped| *stopped) => break,
             };
             match accepted {
@@ -143,25 +155,51 @@ impl Listener {
     }
 }
 
-/// The connections that the system has accepted for `socket` and that nobody has taken: closing it would reset them.
-fn waiting(socket: TcpListener) -> Vec<(TcpStream, SocketAddr)> {
-    let accept = |socket: &std::net::TcpListener| {
-        let (stream, peer) = socket.accept()?;
-        stream.set_nonblocking(true)?;
-        Ok::<_, io::Error>((TcpStream::from_std(stream)?, peer))
-    };
-    // It does not block, so it ends where nobody waits.
-    socket.into_std().map(|socket| std::iter::from_fn(|| accept(&socket).ok()).collect()).unwrap_or_default()
+/// The next connection, for the runtime where it will be served.
+async fn accept(socket: &TcpListener) -> io::Result<(StdStream, SocketAddr)> {
+    let (stream, peer) = socket.accept().await?;
+    Ok((stream.into_std()?, peer))
 }
 
-/// Agrees on TLS where the listener has it; the connection, and whether HTTP/2 is spoken on it.
+/// The connections that the system has accepted for `socket` and that nobody has taken: closing it would reset them.
+fn waiting(socket: TcpListener) -> Vec<(StdStream, SocketAddr)> {
+    // It does not block, so it ends where nobody waits.
+    socket.into_std().map(|socket| std::iter::from_fn(|| socket.accept().ok()).collect()).unwrap_or_default()
+}
+
+// === impl Staff ===
+
+impl<A: Send + Sync + 'static> Staff<A> {
+    /// Has a connection served.
+    fn serve<F: Future<Output = ()> + Send + 'static>(&self, connection: impl FnOnce(Arc<A>) -> F) {
+        match self {
+            Self::Here(app) => drop(tokio::spawn(connection(Arc::clone(app)))),
+            Self::Workers(roster, apps) => {
+                let seat = roster.seat();
+                let app = Arc::clone(&apps[seat.worker()]);
+                seat.spawn(connection(app));
+            }
+        }
+    }
+}
+
+/// Says what is spoken on a connection, and agrees on TLS where the listener has it; the connection, and whether HTTP/2 is
+/// spoken.
 async fn begin(
-    stream: TcpStream,
+    stream: StdStream,
     peer: SocketAddr,
     tls: Option<Arc<Endpoint>>,
-    is_h2: bool,
+    awaits_preface: bool,
 ) -> Option<(Box<dyn IO>, bool)> {
-    let stream = prepare(stream, peer);
+    let stream = match prepare(stream, peer) {
+        Ok(stream) => stream,
+        Err(error) => {
+            log::debug!("the connection of {peer} is gone: {error}");
+            return None;
+        }
+    };
+    let is_h2 = if awaits_preface { preface(&stream).await? } else { false };
+    let stream = with_digest(stream, peer);
     let Some(endpoint) = tls else { return Some((Box::new(stream), is_h2)) };
     match endpoint.accept(stream, HANDSHAKE_TIME).await {
         Ok(stream) => {
@@ -201,7 +239,9 @@ async fn preface(stream: &TcpStream) -> Option<bool> {
     timeout(PREFACE_TIME, arriving).await.unwrap_or(None)
 }
 
-fn prepare(stream: TcpStream, peer: SocketAddr) -> L4Stream {
+/// Makes a connection that of the runtime that is here.
+fn prepare(stream: StdStream, peer: SocketAddr) -> io::Result<TcpStream> {
+    stream.set_nonblocking(true)?;
     if let Err(error) = stream.set_nodelay(true) {
         log::debug!("TCP_NODELAY for {peer}: {error}");
     }
@@ -209,6 +249,10 @@ fn prepare(stream: TcpStream, peer: SocketAddr) -> L4Stream {
     if let Err(error) = SockRef::from(&stream).set_tcp_notsent_lowat(MOST_UNSENT_BYTES) {
         log::debug!("TCP_NOTSENT_LOWAT for {peer}: {error}");
     }
+    TcpStream::from_std(stream)
+}
+
+fn with_digest(stream: TcpStream, peer: SocketAddr) -> L4Stream {
     let digest = SocketDigest::from_raw_fd(std::os::fd::AsRawFd::as_raw_fd(&stream));
     // Known from accept, so it need not be asked for again.
     let _ = digest.peer_addr.set(Some(PeerAddr::Inet(peer)));
@@ -226,10 +270,10 @@ mod tests {
 
     #[tokio::test]
     async fn little_is_taken_for_a_client_that_does_not_read() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = Listener::bind(SocketAddr::from(([127, 0, 0, 1], 0)), None).await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (stream, peer) = listener.accept().await.unwrap();
-        let mut stream = prepare(stream, peer);
+        let (stream, peer) = accept(&listener.socket).await.unwrap();
+        let mut stream = prepare(stream, peer).unwrap();
         let (mut taken, mut last) = (0, Instant::now());
         // Until nothing more is taken for a while.
         while let Ok(written) = timeout(Duration::from_millis(500), stream.write(&[0; 16 * 1024])).await {

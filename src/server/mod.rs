@@ -8,11 +8,14 @@ mod retire;
 mod run;
 mod signals;
 mod upgrade;
+mod workers;
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use pingora_core::apps::{HttpServerOptions, ServerApp};
@@ -40,9 +43,10 @@ use crate::tls::{self, Endpoint};
 use crate::{time, without_stalling};
 use door::Door;
 use heritage::Heritage;
-use listen::Listener;
+use listen::{Listener, Staff};
+use workers::Workers;
 
-/// Idle upstream connections that are kept, over all backends: 64 engines with 256 streams each.
+/// Idle upstream connections that a worker keeps, over all backends: 64 engines with 256 streams each.
 const UPSTREAM_POOL_SIZE: usize = 16 * 1024;
 
 /// How long an HTTP/2 connection without a stream is kept.
@@ -106,6 +110,8 @@ pub struct Server {
     stop_admin: watch::Sender<bool>,
     /// Every listener's socket once more, for a process that takes over. Given up with the listeners.
     duplicates: Vec<Duplicate>,
+    /// Who serves clients.
+    _workers: Workers,
 }
 
 // === impl Server ===
@@ -161,22 +167,21 @@ impl Server {
         let (stop_accepting, stop) = watch::channel(false);
         let (stop_admin, admin_stop) = watch::channel(false);
         let (mut listeners, mut addresses, mut apps) = (JoinSet::new(), Vec::new(), Vec::new());
+        let workers = Workers::start(thread_count(&state.config.load()))?;
         for (listener, is_h2c, requires_key) in bound {
             addresses.push(listener.local_addr()?);
-            let app = Arc::new(application(&state, is_h2c, requires_key));
-            listeners.spawn(listener.serve(
-                Arc::clone(&app),
-                Door::counted(&state),
-                state.lifecycle.watch_drain(),
-                stop.clone(),
-            ));
-            apps.push(app);
+            let new = || Arc::new(application(&state, is_h2c, requires_key));
+            let each: Vec<_> = (0..workers.count()).map(|_| new()).collect();
+            apps.extend_from_slice(&each);
+            let staff = Staff::Workers(workers.roster(), each);
+            listeners.spawn(listener.serve(staff, Door::counted(&state), state.lifecycle.watch_drain(), stop.clone()));
         }
         let admin_address = admin.local_addr()?;
         let app = Arc::new(Admin::new(Arc::clone(&state), control.clone()));
-        listeners.spawn(admin.serve(app, Door::Open(Arc::clone(&state)), admin_stop.clone(), admin_stop));
-        let (admin, duplicates) = (admin_address, Vec::new());
-        Ok(Self { state, control, addresses, admin, apps, stop_accepting, listeners, stop_admin, duplicates })
+        let door = Door::Open(Arc::clone(&state));
+        listeners.spawn(admin.serve(Staff::Here(app), door, admin_stop.clone(), admin_stop));
+        let (admin, duplicates, _workers) = (admin_address, Vec::new(), workers);
+        Ok(Self { state, control, addresses, admin, apps, stop_accepting, listeners, stop_admin, duplicates, _workers })
     }
 
     /// Where clients connect, in the order of the configuration.
@@ -224,6 +229,12 @@ impl Server {
         self.state.flush_logs();
         self.state.lifecycle.requests()
     }
+}
+
+/// Threads that serve clients: as many as configured, else one for each core.
+fn thread_count(config: &Config) -> NonZeroUsize {
+    let configured = config.server.threads.and_then(|threads| NonZeroUsize::try_from(threads).ok());
+    configured.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// Waits, for a moment, for what `/readyz` waits for: connections that wait already would be refused a backend.

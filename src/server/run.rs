@@ -21,6 +21,9 @@ use crate::handover::HandoverError;
 use crate::state::State;
 use crate::{logging, systemd};
 
+/// Threads for probes, reloads, operators and all else that is not a client's: a second one, as some of it computes.
+const CONTROL_THREADS: usize = 2;
+
 /// How long the end waits for tasks to notice it.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(1);
 
@@ -77,7 +80,7 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
 
 fn run_config(config: Config, source: &Path, heritage: &mut Heritage) -> Result<(), RunError> {
     logging::start(config.logging.level);
-    let runtime = runtime(&config).map_err(StartError::System)?;
+    let runtime = runtime().map_err(StartError::System)?;
     let state = runtime.block_on(serve(config, source, heritage))?;
     // Ends what is left: kept connections, and requests that are cut, which log themselves as they are dropped.
     runtime.shutdown_timeout(SHUTDOWN_TIME);
@@ -85,12 +88,9 @@ fn run_config(config: Config, source: &Path, heritage: &mut Heritage) -> Result<
     Ok(())
 }
 
-fn runtime(config: &Config) -> io::Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    if let Some(threads) = config.server.threads {
-        builder.worker_threads(threads.get() as usize);
-    }
-    builder.thread_name("warmgate").enable_all().build()
+/// The runtime of all but clients' connections, which workers serve.
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(CONTROL_THREADS).thread_name("warmgate-ctl").enable_all().build()
 }
 
 /// Serves to the end; what is to be flushed then.

@@ -93,6 +93,12 @@ impl Bench {
         eventually(&what, async || self.proxy.metric("queued_requests", "").await == requests as f64).await;
     }
 
+    async fn until_nobody_looks(&self) {
+        let snapshot = self.proxy.server.state().snapshot.load_full();
+        let line = snapshot.pools()[0].pool.line();
+        eventually("nobody looks for room", async || line.turn().is_none()).await;
+    }
+
     async fn until_received(&self, requests: usize) {
         let what = format!("backends have {requests} requests");
         eventually(&what, async || self.fleet.received().len() == requests).await;

@@ -145,6 +145,8 @@ async fn a_further_attempt_does_not_stand_behind_others() {
     failing.add_permits(1);
     bench.until_received(3).await;
     bench.until_waiting(3).await;
+    // Who is looking when there is room takes it, whoever waits.
+    bench.until_nobody_looks().await;
     busy.add_permits(1);
     bench.until_received(4).await;
     let received = bench.fleet.received();

@@ -1,20 +1,21 @@
 //! Cutting a connection to a backend from outside Pingora, which has it and lends it to nobody.
 //!
-//! A [`Line`] is told when its connection is made (`connected_to_upstream` gives the descriptor) and before it is closed
-//! (Pingora's `Tracing`). In between, and only then, the descriptor is this connection's, so it can be shut down by number:
-//! both sides take the line's lock, and a number that was given away again is never touched. Shutting down, unlike
-//! closing, leaves the descriptor to Pingora, which reads an end of the stream and cleans up.
+//! A [`Line`] has a descriptor of its own of the connection's socket, from before the connection is made until it is closed,
+//! which Pingora's `Tracing` tells it: so it can be shut down, and nobody else's. Shutting down, unlike closing, leaves the
+//! connection to Pingora, which reads an end of the stream and cleans up.
 //!
-//! Connections are kept and used again, so [`Lines`] finds a line by its descriptor, and a [`Grip`] is void as soon as
-//! another attempt has got the connection.
+//! Connections are kept and used again, so [`Lines`] finds a line by the descriptor that Pingora has, and a [`Grip`] is void
+//! as soon as another attempt has got the connection.
 
 use std::collections::HashMap;
-use std::os::fd::RawFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
-use nix::sys::socket::{MsgFlags, Shutdown, recv, shutdown};
 use parking_lot::Mutex;
 use pingora_core::upstreams::peer::{Tracer, Tracing};
+use rustix::net::sockopt::set_tcp_cork;
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
 use super::relay::Relay;
 
@@ -33,8 +34,10 @@ pub(in crate::proxy) struct Line {
 
 #[derive(Debug, Default)]
 struct LineState {
-    /// While it is open.
+    /// Pingora's descriptor, while it is open.
     descriptor: Option<RawFd>,
+    /// Our own of the same socket.
+    socket: Option<OwnedFd>,
     /// Attempts that have had it.
     attempts: u64,
 }
@@ -51,6 +54,13 @@ pub(in crate::proxy) enum Grip {
     },
     /// A relay, which nobody else has.
     Relay(Arc<Relay>),
+}
+
+/// Keeps back what is written on a connection, for as long as it lives.
+#[derive(Debug)]
+pub(in crate::proxy) struct Cork {
+    line: Arc<Line>,
+    attempt: u64,
 }
 
 /// What Pingora keeps with the connection.
@@ -90,15 +100,29 @@ impl Line {
         Tracer(Box::new(Tap(Arc::clone(self))))
     }
 
-    /// Uses the descriptor while it is certain to be this attempt's.
-    fn with<R>(&self, attempt: u64, with: impl FnOnce(RawFd) -> R) -> Option<R> {
+    /// Takes a descriptor of the socket that will be connected.
+    ///
+    /// # Errors
+    /// As `dup(2)`.
+    pub(in crate::proxy) fn hold(&self, socket: impl AsFd) -> io::Result<()> {
+        let socket = socket.as_fd().try_clone_to_owned()?;
+        self.state.lock().socket = Some(socket);
+        Ok(())
+    }
+
+    /// Uses the connection while it is this attempt's.
+    fn with<R>(&self, attempt: u64, with: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
         let state = self.state.lock();
-        let descriptor = state.descriptor.filter(|_| state.attempts == attempt)?;
-        Some(with(descriptor))
+        let socket = state.socket.as_ref().filter(|_| state.attempts == attempt)?;
+        Some(with(socket.as_fd()))
     }
 
     fn close(&self) {
-        let descriptor = self.state.lock().descriptor.take();
+        let descriptor = {
+            let mut state = self.state.lock();
+            state.socket = None;
+            state.descriptor.take()
+        };
         if let (Some(descriptor), Some(lines)) = (descriptor, self.lines.upgrade()) {
             lines.open.lock().remove(&descriptor);
         }
@@ -110,32 +134,49 @@ impl Line {
 impl Grip {
     /// Whether bytes have come that nobody has read yet: then it is not the backend who is silent.
     pub(super) fn has_unread(&self) -> bool {
-        let is_there =
-            |descriptor| recv(descriptor, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok_and(|n| n > 0);
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         match self {
-            Self::Line { line, attempt } => line.with(*attempt, is_there).unwrap_or(false),
+            Self::Line { line, attempt } => {
+                let read = line.with(*attempt, |socket| recv(socket, &mut [0; 1], flags));
+                read.is_some_and(|read| read.is_ok_and(|(bytes, _)| bytes > 0))
+            }
             Self::Relay(relay) => relay.has_unread(),
         }
     }
 
     /// Ends the connection, if this attempt still has it.
     pub(super) fn cut(&self) {
-        let end = |descriptor| shutdown(descriptor, Shutdown::Both);
         match self {
             Self::Line { line, attempt } => {
-                if let Some(Err(error)) = line.with(*attempt, end) {
+                if let Some(Err(error)) = line.with(*attempt, |socket| shutdown(socket, Shutdown::Both)) {
                     log::debug!("a connection had ended before it was cut: {error}");
                 }
             }
             Self::Relay(relay) => relay.cut(),
         }
     }
+
+    /// Keeps back what is written next, until what is returned is dropped. None where that cannot be done.
+    pub(in crate::proxy) fn cork(&self) -> Option<Cork> {
+        let Self::Line { line, attempt } = self else { return None };
+        line.with(*attempt, |socket| set_tcp_cork(socket, true))?.ok()?;
+        Some(Cork { line: Arc::clone(line), attempt: *attempt })
+    }
+}
+
+// === impl Cork ===
+
+impl Drop for Cork {
+    fn drop(&mut self) {
+        // One that has ended needs it no more.
+        let _ = self.line.with(self.attempt, |socket| set_tcp_cork(socket, false));
+    }
 }
 
 // === impl Tap ===
 
 impl Tracing for Tap {
-    // The descriptor is not known yet; `Lines::grip` is told.
+    // Pingora's descriptor is not known yet; `Lines::grip` is told.
     fn on_connected(&self) {}
 
     // Before the descriptor is closed.
@@ -166,6 +207,7 @@ mod tests {
     fn the_attempt_that_has_a_connection_can_cut_it() {
         let ((mut near, mut far), lines) = (connection(), Arc::new(Lines::default()));
         let line = lines.line();
+        line.hold(&near).unwrap();
         let first = lines.grip(Arc::clone(&line), false, near.as_raw_fd()).unwrap();
         far.write_all(b"x").unwrap();
         near.peek(&mut [0]).unwrap();
@@ -185,11 +227,30 @@ mod tests {
     fn a_descriptor_that_was_given_away_again_is_not_touched() {
         let ((near, _far), lines) = (connection(), Arc::new(Lines::default()));
         let line = lines.line();
+        line.hold(&near).unwrap();
         let grip = lines.grip(Arc::clone(&line), false, near.as_raw_fd()).unwrap();
         line.tracer().0.on_disconnected();
         grip.cut();
         (&near).write_all(b"y").expect("whoever has the number now keeps the connection");
         assert!(lines.open.lock().is_empty(), "nothing is kept of it");
         assert!(lines.grip(lines.line(), true, near.as_raw_fd()).is_none());
+    }
+
+    #[test]
+    fn what_is_written_under_a_cork_goes_when_it_is_drawn() {
+        let ((mut near, mut far), lines) = (connection(), Arc::new(Lines::default()));
+        let line = lines.line();
+        line.hold(&near).unwrap();
+        let grip = lines.grip(line, false, near.as_raw_fd()).unwrap();
+        let cork = grip.cork().unwrap();
+        near.write_all(b"header").unwrap();
+        far.set_nonblocking(true).unwrap();
+        assert_eq!(far.read(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        near.write_all(b"body").unwrap();
+        drop(cork);
+        far.set_nonblocking(false).unwrap();
+        let mut both = [0; 16];
+        assert_eq!(far.read(&mut both).unwrap(), 10, "in one piece");
+        assert_eq!(&both[..10], b"headerbody");
     }
 }

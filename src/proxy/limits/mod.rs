@@ -11,7 +11,7 @@ mod rounds;
 mod watch;
 
 pub(super) use deadlines::{Asked, Deadlines};
-pub(super) use line::{Grip, Line, Lines};
+pub(super) use line::{Cork, Grip, Line, Lines};
 pub(super) use relay::Relay;
 pub(super) use rounds::Rounds;
 pub(super) use watch::Watch;

@@ -54,7 +54,7 @@ impl<'a> RawStr<'a> {
     pub(crate) fn write(&self, out: &mut Writer<'_, impl FnMut(&[u8])>) {
         match self.escapes {
             Escapes::None | Escapes::Short => out.write(self.raw),
-            Escapes::Variant => write_with(self.raw, out, respell),
+            Escapes::Variant => write_with(self.raw, out, variant_at, respell),
         }
     }
 
@@ -66,7 +66,7 @@ impl<'a> RawStr<'a> {
         let mut text = Vec::with_capacity(self.raw.len());
         let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
         let mut out = Writer::new(&mut sink);
-        write_with(self.raw, &mut out, unescape);
+        write_with(self.raw, &mut out, escape_at, unescape);
         out.finish();
         Cow::Owned(text)
     }
@@ -104,16 +104,35 @@ fn lossy(bytes: &[u8]) -> String {
     text
 }
 
-/// Writes `raw` with each escape as `rewrite` has it, which is given what begins with one and returns what follows it.
+/// Writes `raw`; what `find` finds, which says where, is written as `rewrite` has it, which returns what follows.
 fn write_with<'a, S: FnMut(&[u8])>(
     raw: &'a [u8],
     out: &mut Writer<'_, S>,
+    find: impl Fn(&[u8]) -> Option<usize>,
     rewrite: impl Fn(&'a [u8], &mut Writer<'_, S>) -> &'a [u8],
 ) {
-    let mut rest = out.write_to_backslash(raw);
+    let mut rest = raw;
     while !rest.is_empty() {
-        let behind = rewrite(rest, out);
-        rest = out.write_to_backslash(behind);
+        let (clean, found) = rest.split_at(find(rest).unwrap_or(rest.len()));
+        out.write(clean);
+        rest = if found.is_empty() { found } else { rewrite(found, out) };
+    }
+}
+
+/// Where the first escape is.
+fn escape_at(raw: &[u8]) -> Option<usize> {
+    memchr::memchr(b'\\', raw)
+}
+
+/// Where the first escape is that could be spelled in another way.
+fn variant_at(raw: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        at += escape_at(raw.get(at..)?)?;
+        match raw.get(at + 1) {
+            Some(b'u' | b'/') => return Some(at),
+            _ => at += 2,
+        }
     }
 }
 
