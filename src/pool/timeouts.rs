@@ -54,13 +54,6 @@ impl Default for Timeouts {
     }
 }
 
-impl Timeouts {
-    /// The longest that an attempt may be silent, whatever it is at.
-    pub fn longest_silence(&self) -> Duration {
-        self.first_token.max(self.between_tokens).max(self.read)
-    }
-}
-
 // === impl TimeLimit ===
 
 impl TimeLimit {

@@ -32,8 +32,8 @@ pub(super) fn prepare(state: &State, lines: &Arc<Lines>, peer: &mut HttpPeer, ct
     let connect = end.map_or(timeouts.connect, |end| timeouts.connect.min(end.since(now)));
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
-    // Nothing is shorter; the watch has the limits themselves.
-    peer.options.read_timeout = Some(timeouts.longest_silence());
+    // Silence is for the watch: Pingora would make a timer for each read.
+    peer.options.read_timeout = None;
     let line = lines.line();
     peer.options.tracer = Some(line.tracer());
     let held = Arc::clone(&line);
@@ -51,6 +51,9 @@ pub(super) fn give_up(state: &State, ctx: &mut RequestContext) -> Box<Error> {
 }
 
 /// The attempt has its connection, or a relay in its place.
+///
+/// # Errors
+/// It is a connection that nobody knows, which could not be cut.
 pub(super) fn begin(
     lines: &Lines,
     rounds: &Arc<Rounds>,
@@ -58,23 +61,27 @@ pub(super) fn begin(
     is_reused: bool,
     descriptor: RawFd,
     ctx: &mut RequestContext,
-) {
+) -> Result<()> {
     let end = ctx.end();
-    let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return };
-    let Some(line) = attempt.line.take() else { return };
+    let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return Ok(()) };
+    let Some(line) = attempt.line.take() else { return Ok(()) };
     let asked = if route.plan.is_stream { Asked::Streamed } else { Asked::Whole };
     let deadlines = Deadlines::new(route.pool().timeouts, asked, time::now(), end);
     let relay = ctx.hedge.as_ref().filter(|_| descriptor == NO_DESCRIPTOR).map(Hedge::relay);
     let grip = match relay {
-        Some(relay) => Some(Grip::Relay(relay)),
-        None => lines.grip(line, is_reused, descriptor),
+        Some(relay) => Grip::Relay(relay),
+        None => lines.grip(line, is_reused, descriptor).ok_or_else(unknown)?,
     };
     // Over HTTP/2 a request is a task of Pingora's, of which nobody sees the turns.
-    if let Some(grip) = grip.as_ref().filter(|_| ctx.body.is_some() && !session.is_http2()) {
-        cork(grip);
+    if ctx.body.is_some() && !session.is_http2() {
+        cork(&grip);
     }
-    // What cannot be cut is not watched.
-    attempt.watch = grip.map(|grip| Watch::begin(rounds, grip, deadlines));
+    attempt.watch = Some(Watch::begin(rounds, grip, deadlines));
+    Ok(())
+}
+
+fn unknown() -> Box<Error> {
+    Error::explain(ErrorType::InternalError, "a kept connection that no attempt has made").into_up()
 }
 
 /// The limit that `error` is about.
@@ -88,7 +95,6 @@ pub(super) fn met(error: &Error, ctx: &RequestContext) -> Option<TimeLimit> {
             let is_over = ctx.end().is_some_and(|end| end <= time::now());
             Some(if is_over { TimeLimit::Total } else { TimeLimit::Connect })
         }
-        ErrorType::ReadTimedout => Some(TimeLimit::Read),
         ErrorType::WriteTimedout => Some(TimeLimit::Write),
         _ => None,
     };

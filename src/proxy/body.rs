@@ -123,6 +123,7 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
         limits,
         budget,
         most_bytes: most.unwrap_or(limits.max_body_bytes),
+        is_sized: most.is_some(),
         reserved: Reservation::default(),
         room: 0,
         only: Bytes::new(),
@@ -165,6 +166,7 @@ struct Reader<'a> {
     budget: &'a ByteBudget,
     /// The stated length, else the limit.
     most_bytes: usize,
+    is_sized: bool,
     reserved: Reservation,
     /// Bytes that `reserved` covers.
     room: usize,
@@ -197,7 +199,10 @@ impl Reader<'_> {
             self.only = bytes;
             return Ok(());
         }
-        self.body.reserve(self.room - self.body.len());
+        if self.body.is_empty() {
+            // Of a stated length all at once, so that nothing is copied twice. What is not written yet is no memory.
+            self.body.reserve(if self.is_sized { self.most_bytes } else { self.room });
+        }
         self.body.extend_from_slice(&std::mem::take(&mut self.only));
         self.body.extend_from_slice(&bytes);
         Ok(())

@@ -115,8 +115,7 @@ impl ProxyHttp for Gateway {
         _digest: Option<&Digest>,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        attend::begin(&self.lines, &self.rounds, session, is_reused, descriptor, ctx);
-        Ok(())
+        attend::begin(&self.lines, &self.rounds, session, is_reused, descriptor, ctx)
     }
 
     fn fail_to_connect(

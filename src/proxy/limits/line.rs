@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use pingora_core::upstreams::peer::{Tracer, Tracing};
 use rustix::net::sockopt::set_tcp_cork;
@@ -22,7 +23,7 @@ use super::relay::Relay;
 /// The connections to backends that are open, by their descriptors.
 #[derive(Debug, Default)]
 pub(in crate::proxy) struct Lines {
-    open: Mutex<HashMap<RawFd, Arc<Line>>>,
+    open: Mutex<HashMap<RawFd, Arc<Line>, RandomState>>,
 }
 
 /// One connection to a backend, before it is made and until it is closed.

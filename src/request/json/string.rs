@@ -233,9 +233,12 @@ pub(super) fn end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), Bad
     Err((input.len(), "unterminated string"))
 }
 
-#[cold]
 fn check_utf8(input: &[u8], start: usize, end: usize) -> Result<(), BadString> {
     let text = input.get(start..end).unwrap_or_default();
+    if simdutf8::basic::from_utf8(text).is_ok() {
+        return Ok(());
+    }
+    // It does not say where.
     std::str::from_utf8(text).map(drop).map_err(|error| (start + error.valid_up_to(), "invalid UTF-8"))
 }
 
