@@ -4,11 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memchr::memmem;
 use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::fleet::Fleet;
 use crate::load::{next_number, require_whole};
+use crate::message::Message;
 use crate::subject::{Kind, Subject};
 use crate::workload::Workload;
 
@@ -23,16 +25,26 @@ pub(crate) async fn check(fleet: &Fleet, workloads: &[Arc<Workload>], subjects: 
         let mut engine = Client::connect(fleet.engines[0].address).await?;
         let expected = engine.exchange_whole(&request).await?;
         require_whole(workload, &expected)?;
-        for subject in subjects {
+        for subject in subjects.iter().filter(|subject| subject.kind.takes(workload)) {
             workload.write(next_number(), subject.kind == Kind::Exact, &mut request);
             let mut client = Client::connect(subject.address).await?;
             let answer = timeout(PATIENCE, client.exchange_whole(&request)).await;
             let answer = answer.map_err(|_| io::Error::other(format!("{}: no answer", subject.kind.name())))??;
-            if answer.status() != 200 || answer.body != expected.body {
+            if answer.status() != 200 || !is_same(subject.kind, &answer, &expected) {
                 let (name, workload, line) = (subject.kind.name(), workload.name, answer.first_line());
                 return Err(io::Error::other(format!("{name}, {workload}: not the engine's answer: {line}")));
             }
         }
     }
     Ok(())
+}
+
+/// Routers write requests anew, so that the engine counts tokens of another prompt; the number has a fixed width.
+fn is_same(kind: Kind, answer: &Message, expected: &Message) -> bool {
+    let (Some(answer), Some(expected)) = (&answer.body, &expected.body) else { return false };
+    let compared = match kind {
+        Kind::Router(_) => memmem::find(expected, b"\"usage\"").unwrap_or(expected.len()),
+        _ => expected.len(),
+    };
+    answer.len() == expected.len() && answer[..compared] == expected[..compared]
 }

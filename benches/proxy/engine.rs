@@ -1,6 +1,7 @@
 //! Four engines that answer at once, with the bytes that are asked for: what is left is what a proxy takes. One process
 //! with a port for each.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -15,6 +16,7 @@ use warmgate::tokens::{Tokenizer, TokenizerFiles};
 
 use crate::canned::{self, ANSWER_HEADER, Canned, TELL_HEADER};
 use crate::message::Message;
+use crate::questions;
 use crate::teller::Teller;
 
 /// How many there are.
@@ -26,6 +28,13 @@ const READ_BYTES: usize = 256 * 1024;
 /// The events of a stream, by kind; all but the last of them are always the same.
 type Streams = HashMap<u32, Vec<Bytes>>;
 
+/// What all engines share.
+struct Shared {
+    streams: Streams,
+    /// Requests so far, of all of them.
+    requests: Cell<u64>,
+}
+
 /// The streams that are asked for.
 const STREAMS: [u32; 2] = [16, 500];
 
@@ -35,35 +44,45 @@ pub(crate) fn run(model: &Path) -> io::Result<()> {
     let tokenizer = Arc::new(Tokenizer::load(&files).map_err(io::Error::other)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        let streams: Rc<Streams> = Rc::new(STREAMS.into_iter().map(|events| (events, chunks(events))).collect());
+        let streams = STREAMS.into_iter().map(|events| (events, chunks(events))).collect();
+        let shared = Rc::new(Shared { streams, requests: Cell::new(0) });
         let mut line = String::from("ready");
         for _ in 0..ENGINES {
             let listener = TcpListener::bind("127.0.0.1:0").await?;
             let teller = Teller::start(Arc::clone(&tokenizer))?;
             line.push_str(&format!(" {} {}", listener.local_addr()?, teller.address()));
-            tokio::task::spawn_local(listen(listener, teller, Rc::clone(&streams)));
+            tokio::task::spawn_local(listen(listener, teller, Rc::clone(&shared)));
         }
         writeln!(io::stdout(), "{line}")?;
         std::future::pending().await
     })
 }
 
-async fn listen(listener: TcpListener, teller: Teller, streams: Rc<Streams>) {
+async fn listen(listener: TcpListener, teller: Teller, shared: Rc<Shared>) {
     loop {
         // It fails where there are no descriptors, and there the bench fails as well.
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (teller, streams) = (teller.clone(), Rc::clone(&streams));
+        let (teller, shared) = (teller.clone(), Rc::clone(&shared));
         tokio::task::spawn_local(async move {
             // Who leaves in the middle has measured enough.
-            let _ = converse(stream, &teller, &streams).await;
+            let _ = converse(stream, &teller, &shared).await;
         });
     }
 }
 
-async fn converse(mut stream: TcpStream, teller: &Teller, streams: &Streams) -> io::Result<()> {
+async fn converse(mut stream: TcpStream, teller: &Teller, shared: &Shared) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut incoming = vec![0; READ_BYTES];
     while let Some(mut request) = read(&mut stream, &mut incoming).await? {
+        if let Some(count) = questions::count(request.first_line(), shared.requests.get()) {
+            stream.write_all(count.as_bytes()).await?;
+            continue;
+        }
+        shared.requests.set(shared.requests.get() + 1);
+        if let Some(answer) = questions::answer(request.first_line()) {
+            stream.write_all(answer.as_bytes()).await?;
+            continue;
+        }
         // What a real tokenizer makes of it is of no matter here, but that it grows as the body does.
         let prompt_tokens = request.body_bytes / 4;
         if request.header(TELL_HEADER).is_some()
@@ -71,7 +90,7 @@ async fn converse(mut stream: TcpStream, teller: &Teller, streams: &Streams) -> 
         {
             teller.tell(body).await;
         }
-        answer(&mut stream, wanted(&request), prompt_tokens, streams).await?;
+        answer(&mut stream, wanted(&request), prompt_tokens, &shared.streams).await?;
     }
     Ok(())
 }

@@ -19,6 +19,12 @@ impl Rounds {
         Self(self.0.iter().zip(&other.0).map(|(this, other)| this - other).collect())
     }
 
+    /// Not a number if there are none.
+    pub(crate) fn median(&self) -> f64 {
+        let sorted = self.sorted();
+        if sorted.is_empty() { f64::NAN } else { within(&sorted, 0.5) }
+    }
+
     fn sorted(&self) -> Vec<f64> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);

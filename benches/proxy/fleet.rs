@@ -4,8 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use crate::client::Client;
 use crate::engine::ENGINES;
 use crate::process::Process;
+use crate::questions::COUNT_PATH;
 
 /// Where an engine is.
 #[derive(Debug, Clone, Copy)]
@@ -35,5 +37,14 @@ impl Fleet {
             ENGINES => Ok(Self { engines, _process: process }),
             _ => Err(io::Error::other(format!("the engines did not start: {line:?}"))),
         }
+    }
+
+    /// How many requests they have had, questions of proxies among them.
+    pub(crate) async fn requests(&self) -> io::Result<u64> {
+        let mut client = Client::connect(self.engines[0].address).await?;
+        let request = format!("GET {COUNT_PATH} HTTP/1.1\r\nhost: bench\r\n\r\n");
+        let answer = client.exchange_whole(request.as_bytes()).await?;
+        let said = String::from_utf8(answer.body.unwrap_or_default()).map_err(io::Error::other)?;
+        said.parse().map_err(io::Error::other)
     }
 }

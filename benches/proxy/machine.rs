@@ -27,6 +27,7 @@ pub(crate) fn describe(kinds: &[Kind], threads: usize) -> String {
         match kind {
             Kind::Nginx => lines.push(first_line("nginx", &["-v"])),
             Kind::Haproxy => lines.push(first_line("haproxy", &["-v"])),
+            Kind::Router(router) => lines.push(format!("{} {}", router.name(), router.version().unwrap_or_default())),
             _ => {}
         }
     }
@@ -45,8 +46,8 @@ fn first_line(program: &str, args: &[&str]) -> String {
     said.lines().next().unwrap_or("unknown").trim().to_owned()
 }
 
-/// Where results are kept.
-pub(crate) fn results_file() -> std::path::PathBuf {
+/// Where results of this name are kept.
+pub(crate) fn results_file(name: &str) -> std::path::PathBuf {
     let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results").join(format!("proxy-{}.md", &date[..10]))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/results").join(format!("{name}-{}.md", &date[..10]))
 }

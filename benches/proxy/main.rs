@@ -1,14 +1,16 @@
-//! What a request costs through warmgate, a bare Pingora pass-through of the same build, nginx and HAProxy, from end to end.
+//! What a request costs through warmgate, a bare Pingora pass-through of the same build, nginx, HAProxy, and the routers that
+//! are published for the same purpose, from end to end.
 //!
 //!     cargo bench --bench proxy                        # all of it, some ten minutes
 //!     cargo bench --bench proxy -- post-32KB latency   # what has one of these in its name
 //!     cargo bench --bench proxy -- --proxies=warmgate sse
 //!     cargo bench --bench proxy -- --save              # writes benches/results/proxy-DATE.md too
+//!     benches/routers.sh                               # installs the routers first, and measures what they can take
 //!
 //! Engines, proxies and load are processes of their own on loopback; this program starts itself again for those that are
 //! its own. CPU time is that of the proxy's process by the scheduler's clock. Proxies take turns in each round, and ratios
-//! are made within a round, so that a machine that others use as well matters less. nginx and HAProxy are measured where
-//! they are installed.
+//! are made within a round, so that a machine that others use as well matters less. nginx, HAProxy and the routers are
+//! measured where they are installed.
 //!
 //! `warmgate` is the default configuration with the access log off, as it is with the others: cost policy, locality by its
 //! own decisions. `warmgate, exact` has a tokenizer (of words, made for this) and follows the engines' KV events. There the
@@ -22,6 +24,7 @@ mod canned;
 mod check;
 mod client;
 mod closed;
+mod comparison;
 mod configs;
 mod engine;
 mod figures;
@@ -36,6 +39,8 @@ mod options;
 mod pass_through;
 mod process;
 mod prose;
+mod questions;
+mod routers;
 mod subject;
 mod table;
 mod teller;
@@ -98,8 +103,10 @@ fn bench(options: &Options) -> io::Result<()> {
     // Half of them is for the load; the rest is for proxy and engines.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores.div_ceil(2)).enable_all().build()?;
     let kinds: Vec<Kind> = options.kinds.iter().copied().filter(|kind| kind.is_installed()).collect();
-    for missing in options.kinds.iter().filter(|kind| !kinds.contains(kind)) {
-        eprintln!("{} is not installed and is left out", missing.name());
+    let missing = options.kinds.iter().filter(|kind| !kinds.contains(kind)).map(|kind| kind.name());
+    let missing: Vec<&str> = missing.collect();
+    if !missing.is_empty() {
+        eprintln!("not installed and left out: {}", missing.join(", "));
     }
     let folder = Folder::new()?;
     let model = folder.0.join("model");
@@ -109,13 +116,19 @@ fn bench(options: &Options) -> io::Result<()> {
     println!("{description}");
     let tables = runtime.block_on(measure(options, &kinds, &setting, &workloads))?;
     let text = format!("{description}\n{tables}");
-    if options.saves {
-        let file = machine::results_file();
+    if let Some(name) = &options.saved_as {
+        let file = machine::results_file(name);
         std::fs::create_dir_all(file.parent().unwrap_or(&file))?;
-        std::fs::write(&file, format!("# Proxies compared\n\n`cargo bench --bench proxy`\n\n{text}"))?;
+        std::fs::write(&file, format!("# Proxies compared\n\n`{}`\n\n{text}", command_line()))?;
         eprintln!("written to {}", file.display());
     }
     Ok(())
+}
+
+/// What prints the figures.
+fn command_line() -> String {
+    let args = std::env::args().skip(1).filter(|arg| arg != "--bench");
+    ["cargo", "bench", "--bench", "proxy", "--"].map(String::from).into_iter().chain(args).collect::<Vec<_>>().join(" ")
 }
 
 async fn measure(
@@ -130,8 +143,9 @@ async fn measure(
     }
     check::check(&setting.fleet, workloads, &subjects).await?;
     let mut text = String::new();
-    let closed = closed::measure(options, workloads, &subjects).await?;
+    let [closed, routers] = closed::measure(options, &setting.fleet, workloads, &subjects).await?;
     add(&mut text, "Closed loop", closed);
+    add(&mut text, "Closed loop, routers beside warmgate", routers);
     let posts = workloads.iter().find(|workload| workload.name == "POST-32KB");
     let posts = posts.ok_or_else(|| io::Error::other("no workload for the open loop"))?;
     add(&mut text, "Open loop, 200 requests of 32 KB a second", open::measure(options, posts, &subjects).await?);
@@ -155,6 +169,7 @@ fn workloads() -> Vec<Arc<Workload>> {
         Workload::get(),
         Workload::chats("POST-2KB", 2 * KB, 64, Canned::Plain),
         Workload::chats("POST-32KB", 32 * KB, 32, Canned::Plain),
+        Workload::chats("POST-48KB", 48 * KB, 16, Canned::Plain),
         Workload::chats("POST-256KB", 256 * KB, 8, Canned::Plain),
         Workload::chats("POST-1MB", 1024 * KB, 4, Canned::Plain),
         Workload::chats("SSE-16", 2 * KB, 64, Canned::Stream(16)),

@@ -33,7 +33,7 @@ pub(crate) async fn measure(options: &Options, kinds: &[Kind], setting: &Setting
     let (extent, mut table) = (options.extent(), Table::new(&HEAD));
     let get = Workload::get();
     let stream = Workload::chats("held", 2 * 1024, 4, Canned::Held);
-    for &kind in kinds {
+    for &kind in kinds.iter().filter(|kind| kind.takes(&get) && kind.takes(&stream)) {
         let subject = Subject::start(kind, setting).await?;
         let idle = resident(&subject).await?;
         let (connections, with_connections) = hold(&subject, &get, descriptors(extent.idle_connections)?).await?;

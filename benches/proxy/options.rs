@@ -7,8 +7,8 @@ use crate::subject::Kind;
 pub(crate) struct Options {
     /// A tiny round that shows that everything works, as `cargo test --bench proxy` wants it.
     pub(crate) is_test: bool,
-    /// Whether the tables go to `benches/results` as well.
-    pub(crate) saves: bool,
+    /// With what name the tables go to `benches/results` as well.
+    pub(crate) saved_as: Option<String>,
     /// Parts of names of measurements; all of them if there are none.
     filters: Vec<String>,
     /// Proxies to be measured.
@@ -21,7 +21,7 @@ pub(crate) struct Extent {
     pub(crate) rounds: usize,
     /// Connections of the closed loop, one after the other.
     pub(crate) connections: &'static [usize],
-    /// Seconds that the pass-through takes for a measurement. 0: as few requests as make sense.
+    /// Seconds that a proxy takes for a measurement. 0: as few requests as make sense.
     pub(crate) seconds: f64,
     /// Requests of the open loop.
     pub(crate) arrivals: usize,
@@ -32,17 +32,20 @@ pub(crate) struct Extent {
 // === impl Options ===
 
 impl Options {
-    /// `[--test] [--save] [--proxies=NAME,NAME] [FILTER...]`; `--bench` comes from cargo.
+    /// `[--test] [--save[=NAME]] [--proxies=NAME,NAME] [FILTER...]`; `--bench` comes from cargo.
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
-        let mut options = Self { is_test: true, saves: false, filters: Vec::new(), kinds: Kind::ALL.to_vec() };
+        let mut options = Self { is_test: true, saved_as: None, filters: Vec::new(), kinds: Kind::ALL.to_vec() };
         for arg in args {
             match arg.as_str() {
                 "--bench" => options.is_test = false,
-                "--save" => options.saves = true,
+                "--save" => options.saved_as = Some("proxy".into()),
                 "--test" => {}
+                _ if arg.starts_with("--save=") => options.saved_as = Some(arg["--save=".len()..].into()),
                 _ if arg.starts_with("--proxies=") => options.kinds = kinds(&arg["--proxies=".len()..])?,
                 _ if arg.starts_with('-') => {
-                    return Err(format!("unknown: {arg}; known are --test, --save, --proxies=NAME,NAME and filters"));
+                    return Err(format!(
+                        "unknown: {arg}; known are --test, --save[=NAME], --proxies=NAME,NAME and filters"
+                    ));
                 }
                 _ => options.filters.push(arg.to_lowercase()),
             }

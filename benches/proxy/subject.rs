@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
+use crate::canned::Canned;
 use crate::client::Client;
 use crate::configs;
 use crate::fleet::Fleet;
 use crate::process::{CpuTime, PART, Process};
+use crate::routers::Router;
+use crate::workload::Workload;
 
 /// How long a proxy may take until it serves.
-const START_TIME: Duration = Duration::from_secs(20);
+const START_TIME: Duration = Duration::from_secs(60);
 
 /// How long one look may take whether it does.
 const LOOK_TIME: Duration = Duration::from_secs(1);
@@ -29,6 +32,8 @@ pub(crate) enum Kind {
     Exact,
     Nginx,
     Haproxy,
+    /// One of those that are published for the same purpose.
+    Router(Router),
 }
 
 /// What all of them are started with.
@@ -56,7 +61,16 @@ pub(crate) struct Subject {
 // === impl Kind ===
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [Self::PassThrough, Self::Assumed, Self::Exact, Self::Nginx, Self::Haproxy];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::PassThrough,
+        Self::Assumed,
+        Self::Exact,
+        Self::Nginx,
+        Self::Haproxy,
+        Self::Router(Router::Sglang),
+        Self::Router(Router::Smg),
+        Self::Router(Router::Vllm),
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -65,6 +79,7 @@ impl Kind {
             Self::Exact => "warmgate, exact",
             Self::Nginx => "nginx",
             Self::Haproxy => "HAProxy",
+            Self::Router(router) => router.name(),
         }
     }
 
@@ -76,6 +91,7 @@ impl Kind {
             Self::Exact => "exact",
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
+            Self::Router(router) => router.name(),
         }
     }
 
@@ -89,8 +105,15 @@ impl Kind {
         match self {
             Self::Nginx => runs("nginx", "-v"),
             Self::Haproxy => runs("haproxy", "-v"),
+            Self::Router(router) => router.version().is_some(),
             _ => true,
         }
+    }
+
+    /// Whether it can pass these on. Routers pass on only what they know, and not the header that says which answer is
+    /// wanted.
+    pub(crate) fn takes(self, workload: &Workload) -> bool {
+        !matches!(self, Self::Router(_)) || (workload.is_chat() && workload.answer == Canned::Plain)
     }
 }
 
@@ -104,7 +127,8 @@ impl Subject {
         let started = Instant::now();
         let process = Process::start(&mut command)?;
         let mut subject = Self { kind, address, ready_after: Duration::ZERO, admin, process };
-        subject.until(started, "it does not serve", async |subject| answers(subject.address).await).await?;
+        let request = first_request(kind);
+        subject.until(started, "it does not serve", async |subject| answers(subject.address, &request).await).await?;
         subject.ready_after = started.elapsed();
         if kind == Kind::Exact {
             subject.until(started, "its locality is not exact", async |subject| subject.is_exact().await).await?;
@@ -152,9 +176,17 @@ impl Subject {
     }
 }
 
-async fn answers(address: SocketAddr) -> bool {
+/// What it has to have an answer to before it counts as ready.
+fn first_request(kind: Kind) -> Vec<u8> {
+    let get = Workload::get();
+    let workload = if kind.takes(&get) { get } else { Workload::chats("first", 2 * 1024, 1, Canned::Plain) };
+    let mut request = Vec::new();
+    workload.write(0, false, &mut request);
+    request
+}
+
+async fn answers(address: SocketAddr, request: &[u8]) -> bool {
     let Ok(mut client) = Client::connect(address).await else { return false };
-    let request = b"GET /version HTTP/1.1\r\nhost: bench\r\n\r\n";
     client.exchange(request).await.is_ok_and(|answer| answer.status() == 200)
 }
 
@@ -193,6 +225,7 @@ fn command(kind: Kind, setting: &Setting, listen: SocketAddr, admin: SocketAddr)
             command.args(["-db", "-f"]).arg(path);
             command
         }
+        Kind::Router(router) => router.command(listen, admin, engines),
     })
 }
 

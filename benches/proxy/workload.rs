@@ -59,6 +59,10 @@ impl Workload {
 
     const NUMBER_BYTES: usize = 11;
 
+    pub(crate) fn is_chat(&self) -> bool {
+        !self.stems.is_empty()
+    }
+
     /// Requests after which every engine has seen what they share.
     pub(crate) fn settling_requests(&self) -> usize {
         self.stems.len() * 2
@@ -68,7 +72,7 @@ impl Workload {
     pub(crate) fn write(&self, number: u64, tells: bool, out: &mut Vec<u8>) {
         out.clear();
         let tell = if tells { format!("{TELL_HEADER}: yes\r\n") } else { String::new() };
-        if self.stems.is_empty() {
+        if !self.is_chat() {
             out.extend_from_slice(format!("GET /version HTTP/1.1\r\n{FIELDS}\r\n").as_bytes());
             return;
         }
