@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
+use crate::cores::Cores;
 use crate::subject::Kind;
 
 /// A list, one item a line.
-pub(crate) fn describe(kinds: &[Kind], threads: usize) -> String {
+pub(crate) fn describe(kinds: &[Kind], cores: &Cores) -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let there = processor.lines().filter(|line| line.starts_with("processor")).count();
     let processor = processor.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("unknown");
@@ -18,7 +20,8 @@ pub(crate) fn describe(kinds: &[Kind], threads: usize) -> String {
     let build = if cfg!(debug_assertions) { "debug, so the figures mean nothing" } else { "release" };
     let mut lines = vec![
         format!("date: {}", humantime::format_rfc3339_seconds(SystemTime::now())),
-        format!("machine: {}, {threads} cores, Linux {}", processor.unwrap_or("unknown processor"), kernel.trim()),
+        format!("machine: {}, {there} cores, Linux {}", processor.unwrap_or("unknown processor"), kernel.trim()),
+        cores.described(),
         format!("load average before: {load}"),
         format!("build: {}, {build}, commit {}", first_line("rustc", &["-V"]), commit()),
         format!("warmgate's program: {:.1} MB", bytes as f64 / 1e6),

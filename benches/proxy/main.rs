@@ -4,6 +4,7 @@
 //!     cargo bench --bench proxy                        # all of it, some ten minutes
 //!     cargo bench --bench proxy -- post-32KB latency   # what has one of these in its name
 //!     cargo bench --bench proxy -- --proxies=warmgate sse
+//!     cargo bench --bench proxy -- --apart              # proxies on half of the cores, engines and load on the other half
 //!     cargo bench --bench proxy -- --save              # writes benches/results/proxy-DATE.md too
 //!     benches/routers.sh                               # installs the routers first, and measures what they can take
 //!
@@ -26,6 +27,7 @@ mod client;
 mod closed;
 mod comparison;
 mod configs;
+mod cores;
 mod engine;
 mod figures;
 mod fleet;
@@ -52,6 +54,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use canned::Canned;
+use cores::Cores;
 use fleet::Fleet;
 use options::Options;
 use process::PART;
@@ -99,9 +102,10 @@ fn bench(options: &Options) -> io::Result<()> {
     if !closed::is_wanted(options, &workloads) && !options.wants(open::NAME) && !options.wants(memory::NAME) {
         return Ok(());
     }
-    let cores = std::thread::available_parallelism()?.get();
-    // Half of them is for the load; the rest is for proxy and engines.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores.div_ceil(2)).enable_all().build()?;
+    let cores = if options.are_apart { Cores::apart()? } else { Cores::shared()? };
+    // Half of those that this process has is for the load; the rest is for engines.
+    let threads = std::thread::available_parallelism()?.get().div_ceil(2);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let kinds: Vec<Kind> = options.kinds.iter().copied().filter(|kind| kind.is_installed()).collect();
     let missing = options.kinds.iter().filter(|kind| !kinds.contains(kind)).map(|kind| kind.name());
     let missing: Vec<&str> = missing.collect();
@@ -111,8 +115,8 @@ fn bench(options: &Options) -> io::Result<()> {
     let folder = Folder::new()?;
     let model = folder.0.join("model");
     model::write(&model)?;
-    let setting = Setting { fleet: Fleet::start(&model)?, threads: cores, folder: folder.0.clone(), model };
-    let description = machine::describe(&kinds, cores);
+    let description = machine::describe(&kinds, &cores);
+    let setting = Setting { fleet: Fleet::start(&model)?, cores, folder: folder.0.clone(), model };
     println!("{description}");
     let tables = runtime.block_on(measure(options, &kinds, &setting, &workloads))?;
     let text = format!("{description}\n{tables}");

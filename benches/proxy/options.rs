@@ -7,6 +7,8 @@ use crate::subject::Kind;
 pub(crate) struct Options {
     /// A tiny round that shows that everything works, as `cargo test --bench proxy` wants it.
     pub(crate) is_test: bool,
+    /// Whether proxies have cores of their own.
+    pub(crate) are_apart: bool,
     /// With what name the tables go to `benches/results` as well.
     pub(crate) saved_as: Option<String>,
     /// Parts of names of measurements; all of them if there are none.
@@ -32,19 +34,21 @@ pub(crate) struct Extent {
 // === impl Options ===
 
 impl Options {
-    /// `[--test] [--save[=NAME]] [--proxies=NAME,NAME] [FILTER...]`; `--bench` comes from cargo.
+    /// `[--test] [--apart] [--save[=NAME]] [--proxies=NAME,NAME] [FILTER...]`; `--bench` comes from cargo.
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
-        let mut options = Self { is_test: true, saved_as: None, filters: Vec::new(), kinds: Kind::ALL.to_vec() };
+        let (saved_as, filters, kinds_of_all) = (None, Vec::new(), Kind::ALL.to_vec());
+        let mut options = Self { is_test: true, are_apart: false, saved_as, filters, kinds: kinds_of_all };
         for arg in args {
             match arg.as_str() {
                 "--bench" => options.is_test = false,
                 "--save" => options.saved_as = Some("proxy".into()),
+                "--apart" => options.are_apart = true,
                 "--test" => {}
                 _ if arg.starts_with("--save=") => options.saved_as = Some(arg["--save=".len()..].into()),
                 _ if arg.starts_with("--proxies=") => options.kinds = kinds(&arg["--proxies=".len()..])?,
                 _ if arg.starts_with('-') => {
                     return Err(format!(
-                        "unknown: {arg}; known are --test, --save[=NAME], --proxies=NAME,NAME and filters"
+                        "unknown: {arg}; known are --test, --apart, --save[=NAME], --proxies=NAME,NAME and filters"
                     ));
                 }
                 _ => options.filters.push(arg.to_lowercase()),

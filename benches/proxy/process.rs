@@ -73,6 +73,17 @@ impl Process {
         Ok(CpuTime(threads))
     }
 
+    /// All its threads, by their ids.
+    pub(crate) fn threads(&self) -> io::Result<Vec<i32>> {
+        let mut threads = Vec::new();
+        for pid in self.pids()? {
+            let names = fs::read_dir(format!("/proc/{pid}/task"))?
+                .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            threads.extend(names.filter_map(|name| name.parse::<i32>().ok()));
+        }
+        Ok(threads)
+    }
+
     /// Resident memory, bytes. What processes share counts for each.
     pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
         let resident = |pid: u32| {

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::canned::Canned;
 use crate::client::Client;
 use crate::configs;
+use crate::cores::Cores;
 use crate::fleet::Fleet;
 use crate::process::{CpuTime, PART, Process};
 use crate::routers::Router;
@@ -40,7 +41,7 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) fleet: Fleet,
-    pub(crate) threads: usize,
+    pub(crate) cores: Cores,
     /// For files of the proxies.
     pub(crate) folder: PathBuf,
     /// The folder of the tokenizer.
@@ -130,6 +131,7 @@ impl Subject {
         let request = first_request(kind);
         subject.until(started, "it does not serve", async |subject| answers(subject.address, &request).await).await?;
         subject.ready_after = started.elapsed();
+        setting.cores.assign(&subject.process)?;
         if kind == Kind::Exact {
             subject.until(started, "its locality is not exact", async |subject| subject.is_exact().await).await?;
         }
@@ -192,7 +194,7 @@ async fn answers(address: SocketAddr, request: &[u8]) -> bool {
 
 /// What starts it, its files written.
 fn command(kind: Kind, setting: &Setting, listen: SocketAddr, admin: SocketAddr) -> io::Result<Command> {
-    let Setting { fleet, threads, folder, model } = setting;
+    let Setting { fleet, cores: Cores { count: threads, .. }, folder, model } = setting;
     let engines = &fleet.engines;
     let file = |name: &str, text: String| -> io::Result<PathBuf> {
         let path = folder.join(name);
