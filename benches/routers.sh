@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the routers that are published for the same purpose from PyPI, and measures them beside warmgate. They run at
-# their defaults, with a cache-aware policy each; only addresses are set.
+# their defaults, with a cache-aware policy each; only addresses are set. Proxies have half of the cores to themselves, so
+# that requests a second are what they bear.
 #
 #     benches/routers.sh                             # requests of 2 KB and 48 KB; some five minutes
 #     benches/routers.sh post-48kb/64                # what is given goes to the bench: benches/proxy/main.rs
@@ -70,4 +71,4 @@ done
 sh scripts/setup.sh
 say 'building and measuring'
 PATH=$folder/bin:$PATH cargo bench --locked --bench proxy -- \
-    --proxies=warmgate,nginx,sglang-router,smg,vllm-router "$@"
+    --apart --proxies=warmgate,nginx,sglang-router,smg,vllm-router "$@"

@@ -1,8 +1,8 @@
-//! The stream between a client and Pingora, which puts the engine's `Date` back into a response.
+//! The stream between a client and Pingora, which puts the engine's `Date` back into a response, and our own fields into it.
 //!
 //! Pingora overwrites `Date` in every response. A proxy may add the field where it is missing but not change it (RFC
 //! 9110, section 6.6.1), and what a client computes from it, such as an age, would be wrong. Over HTTP/1 the field is
-//! put back here, into the header as Pingora writes it. Over HTTP/2 nothing that is public reaches it.
+//! put back here, into the header as Pingora writes it ([`Rewrite`]). Over HTTP/2 nothing that is public reaches it.
 //!
 //! A header can also be written from where nothing can be waited for ([`write_header_now`]): the stream then takes it
 //! whole, and sends it ahead of what follows.
@@ -16,6 +16,7 @@ mod fault;
 mod flow;
 mod frames;
 mod header;
+mod rewrite;
 mod target;
 
 use std::any::Any;
@@ -29,8 +30,6 @@ use std::task::{Context, Poll, Waker, ready};
 
 use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
-use http::header::DATE;
-use memchr::memmem;
 use parking_lot::Mutex;
 use pingora_core::protocols::http::server::Session as HttpSession;
 use pingora_core::protocols::raw_connect::ProxyDigest;
@@ -49,16 +48,15 @@ use crate::state::State;
 use entrance::Http1;
 pub(crate) use fault::{Fault, Faults};
 use flow::Http2;
-
-const LINE_END: &[u8] = b"\r\n";
+pub(crate) use rewrite::Rewrite;
 
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Downstream {
     io: Box<dyn IO>,
     entrance: Entrance,
-    /// The engine's `Date` line for the response header that is written next.
-    date_line: Mutex<Option<Vec<u8>>>,
+    /// What is changed in the response header that is written next.
+    rewrite: Mutex<Option<Rewrite>>,
     /// A changed header, until the connection has taken it.
     held: BytesMut,
     /// Whether everything is taken and nothing sent. Written and read by the one task that has the connection.
@@ -79,13 +77,16 @@ pub(crate) fn fault(session: &HttpSession) -> Option<Fault> {
     }
 }
 
-/// Keeps the `Date` that `header` came with, for the client of `session`. Without one, Pingora's stays.
-pub(crate) fn keep_date(session: &Session, header: &ResponseHeader) {
-    let Some(downstream) = of(session) else { return };
-    let sent =
-        header.case_header_iter().find(|(name, _)| name.as_slice().eq_ignore_ascii_case(DATE.as_str().as_bytes()));
-    *downstream.date_line.lock() =
-        sent.map(|(name, value)| [LINE_END, name.as_slice(), b": ", value.as_bytes(), LINE_END].concat());
+/// Whether headers for the client of `session` can be rewritten: over HTTP/1 alone.
+pub(crate) fn can_rewrite(session: &Session) -> bool {
+    of(session).is_some()
+}
+
+/// Has the response header that is written next rewritten.
+pub(crate) fn rewrite(session: &Session, rewrite: Rewrite) {
+    if let Some(downstream) = of(session) {
+        *downstream.rewrite.lock() = Some(rewrite);
+    }
 }
 
 /// Writes a response header without waiting: over HTTP/2 it is only queued anyway, over HTTP/1 the stream below takes it.
@@ -120,19 +121,6 @@ fn below(session: &HttpSession) -> Option<&Downstream> {
     stream.downcast_ref()
 }
 
-/// `header` with `date_line` for its `Date`; none where it has none.
-fn with_date(header: &[u8], date_line: &[u8]) -> Option<BytesMut> {
-    const NAME: &[u8] = b"\r\ndate:";
-    let name_at = |&start: &usize| header[start..].get(..NAME.len()).is_some_and(|at| at.eq_ignore_ascii_case(NAME));
-    let start = memmem::find_iter(header, LINE_END).find(name_at)?;
-    let end = start + NAME.len() + memmem::find(&header[start + NAME.len()..], LINE_END)? + LINE_END.len();
-    let mut changed = BytesMut::with_capacity(header.len() + date_line.len());
-    changed.extend_from_slice(&header[..start]);
-    changed.extend_from_slice(date_line);
-    changed.extend_from_slice(&header[end..]);
-    Some(changed)
-}
-
 // === impl Downstream ===
 
 impl Downstream {
@@ -142,7 +130,7 @@ impl Downstream {
             true => Entrance::Http2(Box::new(Http2::new(state, peer))),
             false => Entrance::Http1(Box::new(Http1::new(state, peer))),
         };
-        Self { io, entrance, date_line: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
+        Self { io, entrance, rewrite: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
     }
 
     /// Writes what is held.
@@ -180,17 +168,17 @@ impl Downstream {
 
     /// Takes `bytes` behind what is held already.
     fn take(&mut self, bytes: &[u8]) {
-        let changed = self.date_line.get_mut().take().and_then(|line| with_date(bytes, &line));
+        let changed = self.rewrite.get_mut().take().and_then(|rewrite| rewrite.apply(bytes));
         self.held.extend_from_slice(changed.as_deref().unwrap_or(bytes));
     }
 
-    /// Takes `bytes` as a whole if they are the header that waits for its date.
+    /// Takes `bytes` as a whole if they are the header that is to be rewritten.
     fn hold(&mut self, bytes: &[u8]) -> bool {
         // Informational headers can be written between the filters and the answer's own header.
         if bytes.starts_with(b"HTTP/1.1 1") {
             return false;
         }
-        let changed = self.date_line.get_mut().take().and_then(|line| with_date(bytes, &line));
+        let changed = self.rewrite.get_mut().take().and_then(|rewrite| rewrite.apply(bytes));
         let is_held = changed.is_some();
         self.held = changed.unwrap_or_default();
         is_held
@@ -222,7 +210,7 @@ impl AsyncWrite for Downstream {
             self.take(buf);
             return Poll::Ready(Ok(buf.len()));
         }
-        if self.date_line.get_mut().is_some() {
+        if self.rewrite.get_mut().is_some() {
             ready!(self.poll_release(cx))?;
             if self.hold(buf) {
                 return Poll::Ready(Ok(buf.len()));
@@ -343,33 +331,11 @@ mod tests {
     use super::*;
     use crate::config;
 
-    const LINE: &[u8] = b"\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n";
-
     fn around(io: tokio::io::DuplexStream) -> Downstream {
         let text =
             "listeners: [{address: '127.0.0.1:0'}]\nlogging: {access_log: 'off'}\npools: [{name: p, backends: []}]\n";
         let state = Arc::new(State::new(config::parse(text, "test").unwrap()).unwrap());
         Downstream::new(Box::new(io), state, SocketAddr::from(([127, 0, 0, 1], 1)), false)
-    }
-
-    #[test]
-    fn the_date_is_replaced_and_nothing_else() {
-        let header = b"HTTP/1.1 200 OK\r\nx-date: 1\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\nserver: uvicorn\r\n\r\n";
-        let expected =
-            b"HTTP/1.1 200 OK\r\nx-date: 1\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\nserver: uvicorn\r\n\r\n";
-        assert_eq!(with_date(header, LINE).unwrap(), &expected[..]);
-        let last = b"HTTP/1.1 200 OK\r\nDATE:x\r\n\r\n";
-        assert_eq!(
-            with_date(last, LINE).unwrap(),
-            &b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n"[..]
-        );
-    }
-
-    #[test]
-    fn what_has_no_date_stays_as_it_is() {
-        for header in [&b""[..], b"\r\n", b"HTTP/1.1 200 OK\r\nx-date: 1\r\n\r\n", b"HTTP/1.1 200 OK\r\ndate: cut"] {
-            assert_eq!(with_date(header, LINE), None);
-        }
     }
 
     #[tokio::test]
@@ -422,10 +388,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_informational_header_in_between_does_not_take_the_date() {
+    async fn an_informational_header_in_between_is_not_rewritten() {
         let (io, mut client) = tokio::io::duplex(1024);
         let mut downstream = around(io);
-        *downstream.date_line.get_mut() = Some(LINE.to_vec());
+        let rewrite = downstream.rewrite.get_mut().insert(Rewrite::default());
+        rewrite.add("x-added", format_args!("yes")).unwrap();
         let hints = b"HTTP/1.1 103 Early Hints\r\ndate: Sun, 29 Nov 2026 12:00:00 GMT\r\n\r\n";
         let answer = b"HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 2\r\n\r\n";
         for part in [&hints[..], answer, b"ok"] {
@@ -435,7 +402,8 @@ mod tests {
         drop(downstream);
         let mut received = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
-        let changed = b"HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\ncontent-length: 2\r\n\r\nok";
+        let changed =
+            b"HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 2\r\nx-added: yes\r\n\r\nok";
         assert_eq!(received, [&hints[..], changed].concat());
     }
 }

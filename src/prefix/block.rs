@@ -12,6 +12,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
 use super::BlockHash;
@@ -19,6 +20,9 @@ use super::BlockHash;
 /// Blocks hashed of one prompt, 8 MiB of hashes: 16 million tokens at 16 a block, beyond any context window. What lies
 /// behind them counts by length.
 pub const MAX_BLOCKS: usize = 1 << 20;
+
+/// Bytes of a block, mostly.
+const USUAL_BLOCK_BYTES: usize = 64;
 
 /// The prefix blocks of one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +39,7 @@ pub struct BlockHasher {
     parent: BlockHash,
     block_bytes: usize,
     /// The beginning of a block that is not whole yet; always shorter than a block.
-    partial: Vec<u8>,
+    partial: SmallVec<[u8; USUAL_BLOCK_BYTES]>,
     blocks: Vec<BlockHash>,
     prompt_bytes: u64,
 }
@@ -46,7 +50,7 @@ impl BlockHasher {
     /// Starts a chain at `root` (see [`root`]), with blocks of `block_bytes` bytes.
     pub fn new(root: BlockHash, block_bytes: NonZeroU32) -> Self {
         let block_bytes = usize::try_from(block_bytes.get()).unwrap_or(usize::MAX);
-        Self { parent: root, block_bytes, partial: Vec::new(), blocks: Vec::new(), prompt_bytes: 0 }
+        Self { parent: root, block_bytes, partial: SmallVec::new(), blocks: Vec::new(), prompt_bytes: 0 }
     }
 
     /// Adds the next bytes of the prompt.

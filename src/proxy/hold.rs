@@ -18,7 +18,7 @@ use pingora_proxy::Session;
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::retry;
-use crate::downstream;
+use crate::downstream::{self, Rewrite};
 use crate::pool::FailureKind;
 use crate::request::{MAX_WHOLE_BYTES, Opening, Verdict};
 use crate::state::State;
@@ -30,8 +30,8 @@ const PASSED_OVER: StatusCode = StatusCode::EARLY_HINTS;
 #[derive(Debug)]
 pub(super) struct Held {
     opening: Opening,
-    /// As it will be written; none before the filter of headers was there.
-    header: Option<Box<ResponseHeader>>,
+    /// As it will be written, and what is changed in it then; none before the filter of headers was there.
+    header: Option<(Box<ResponseHeader>, Rewrite)>,
 }
 
 /// Whether the answer with this header is to be held, and looked at.
@@ -56,10 +56,15 @@ pub(super) fn wants(header: &ResponseHeader, is_stream: bool, ctx: &RequestConte
 }
 
 /// Keeps `header` if the answer is held, and lets one go by that is passed over.
-pub(super) fn keep_header(session: &mut Session, header: &mut ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
+pub(super) fn keep_header(
+    session: &mut Session,
+    header: &mut ResponseHeader,
+    rewrite: Rewrite,
+    ctx: &mut RequestContext,
+) -> Result<()> {
     let Some(held) = &mut ctx.answer.held else { return Ok(()) };
-    let passed_over = ResponseHeader::build_no_case(PASSED_OVER, None)?;
-    held.header = Some(Box::new(mem::replace(header, passed_over)));
+    let passed_over = ResponseHeader::build_no_case(PASSED_OVER, Some(0))?;
+    held.header = Some((Box::new(mem::replace(header, passed_over)), rewrite));
     session.set_ignore_info_resp(true);
     Ok(())
 }
@@ -94,11 +99,11 @@ pub(super) fn look(
 
 /// Writes the header, and gives back what was taken of the body.
 fn release(session: &mut Session, bytes: &mut Option<Bytes>, ctx: &mut RequestContext) -> Result<()> {
-    let Some(Held { opening, header: Some(header) }) = ctx.answer.held.take() else { return Ok(()) };
+    let Some(Held { opening, header: Some((header, rewrite)) }) = ctx.answer.held.take() else { return Ok(()) };
     session.set_ignore_info_resp(false);
     // Where the stream was opened while the request waited it has had a header.
     if !ctx.is_opened {
-        downstream::keep_date(session, &header);
+        downstream::rewrite(session, rewrite);
         downstream::write_header_now(session, header)?;
     }
     *bytes = Some(opening.into_bytes().freeze());

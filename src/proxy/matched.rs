@@ -1,5 +1,7 @@
 //! What each backend is believed to hold of a request's prompts, and how far that is trusted.
 
+use std::cell::RefCell;
+
 use smallvec::SmallVec;
 
 use super::blocks::{IdBlocks, PromptBlocks};
@@ -7,6 +9,11 @@ use super::plan::Plan;
 use crate::locality::{ExactIndex, ExactMatches, LocalityIndex, Matches, TierBlocks};
 use crate::pool::{BackendSnapshot, ExactPrediction, PoolSnapshot, Prediction, TierCredits, Trust};
 use crate::routing::INLINE;
+
+thread_local! {
+    /// A buffer for lookups.
+    static MATCHES: RefCell<Matches> = RefCell::new(Matches::new());
+}
 
 /// One element for each backend of a pool, by its index there.
 #[derive(Debug)]
@@ -44,12 +51,14 @@ impl Plan {
     /// Cached tokens of the prompts at each backend of `pool`.
     pub fn matched(&self, index: &LocalityIndex, events: &ExactIndex, pool: &PoolSnapshot) -> Matched {
         let mut believed: SmallVec<[Believed; INLINE]> = SmallVec::from_elem(Believed::default(), pool.backends.len());
-        let (mut matches, mut held) = (Matches::new(), ExactMatches::new());
+        let mut held = ExactMatches::new();
         for prompt in self.prompts() {
-            index.lookup(&prompt.chain.blocks, &mut matches);
-            for (believed, backend) in believed.iter_mut().zip(&pool.backends) {
-                believed.assume(prompt, &matches, backend);
-            }
+            MATCHES.with_borrow_mut(|matches| {
+                index.lookup(&prompt.chain.blocks, matches);
+                for (believed, backend) in believed.iter_mut().zip(&pool.backends) {
+                    believed.assume(prompt, matches, backend);
+                }
+            });
             for blocks in &prompt.by_ids {
                 events.lookup(&blocks.hashes, &mut held);
                 for (believed, backend) in believed.iter_mut().zip(&pool.backends) {

@@ -159,6 +159,12 @@ fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
     Some(Box::new(peer))
 }
 
+/// Whether the header has this length, spelled as we would.
+fn states_length(request: &RequestHeader, length: usize) -> bool {
+    let stated = request.headers.get(CONTENT_LENGTH).and_then(|stated| stated.to_str().ok());
+    stated.is_some_and(|stated| !stated.starts_with(['0', '+']) && stated.parse() == Ok(length))
+}
+
 /// Frames the request for the backend: a body that is held is sent with its length, whatever framing it came in.
 pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
     request.remove_header(&EXPECT);
@@ -169,7 +175,9 @@ pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result
     }
     if let Some(body) = &ctx.body {
         request.remove_header(&TRANSFER_ENCODING);
-        request.insert_header(CONTENT_LENGTH, body.len())?;
+        if !states_length(request, body.len()) {
+            request.insert_header(CONTENT_LENGTH, body.len())?;
+        }
     }
     if let Some(rank) = ctx.rank() {
         request.insert_header(X_DATA_PARALLEL_RANK, rank)?;

@@ -1,8 +1,9 @@
 //! Watches the answer on its way: judges its status, says what was decided, sees its first token and its usage.
 
+use std::fmt;
 use std::sync::Arc;
 
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, TRANSFER_ENCODING};
 use http::{StatusCode, Version};
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
@@ -12,7 +13,7 @@ use smallvec::SmallVec;
 use super::context::RequestContext;
 use super::reject::Reject;
 use super::{attend, callers, hold, linger, retry};
-use crate::downstream;
+use crate::downstream::{self, Rewrite};
 use crate::pool::{Credentials, FailureKind};
 use crate::request::{Endpoint, ResponseReader};
 use crate::responses::Owner;
@@ -27,10 +28,6 @@ const MAX_INFORMATIONAL: u32 = 16;
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-static X_WARMGATE_REQUEST_ID: HeaderName = HeaderName::from_static("x-warmgate-request-id");
-static X_WARMGATE_ATTEMPTS: HeaderName = HeaderName::from_static("x-warmgate-attempts");
-static X_WARMGATE_BACKEND: HeaderName = HeaderName::from_static("x-warmgate-backend");
-static X_WARMGATE_CACHED: HeaderName = HeaderName::from_static("x-warmgate-cached");
 
 /// Judges a backend's response header: a fault, a retry, or the answer.
 pub(super) fn judge(state: &State, session: &Session, header: &ResponseHeader, ctx: &mut RequestContext) -> Result<()> {
@@ -119,17 +116,19 @@ pub(super) fn annotate(
     if header.status.is_informational() {
         return Ok(());
     }
-    describe(state, session, header, ctx)?;
+    prepare(state, session, header);
+    callers::annotate(header, ctx.caller.as_ref())?;
+    let rewrite = describe(state, session, header, ctx)?;
     match ctx.answer.held {
-        Some(_) => hold::keep_header(session, header, ctx),
-        None => {
-            downstream::keep_date(session, header);
-            Ok(())
-        }
+        Some(_) => hold::keep_header(session, header, rewrite, ctx)?,
+        // On a stream that was opened another header was sent.
+        None if !ctx.is_opened => downstream::rewrite(session, rewrite),
+        None => {}
     }
+    Ok(())
 }
 
-fn describe(state: &State, session: &mut Session, header: &mut ResponseHeader, ctx: &RequestContext) -> Result<()> {
+fn prepare(state: &State, session: &mut Session, header: &mut ResponseHeader) {
     if state.lifecycle.is_draining() {
         session.set_keepalive(None);
     }
@@ -139,17 +138,31 @@ fn describe(state: &State, session: &mut Session, header: &mut ResponseHeader, c
         header.remove_header(&TRANSFER_ENCODING);
         session.set_keepalive(None);
     }
-    callers::annotate(header, ctx.caller.as_ref())?;
+}
+
+/// Says what was decided: where it can be in what is to be rewritten, else in `header`.
+fn describe(state: &State, session: &Session, header: &mut ResponseHeader, ctx: &RequestContext) -> Result<Rewrite> {
+    let mut rewrite = Rewrite::of(header);
     if !state.config.load().server.response_headers {
-        return Ok(());
+        return Ok(rewrite);
     }
-    header.insert_header(&X_WARMGATE_REQUEST_ID, HeaderValue::from_str(&ctx.request_id).or_else(not_a_header)?)?;
-    header.insert_header(&X_WARMGATE_ATTEMPTS, ctx.attempts)?;
+    let can_rewrite = downstream::can_rewrite(session);
+    decided(ctx, |name, value| {
+        // Another proxy like this one may have been asked.
+        header.remove_header(name);
+        if can_rewrite { rewrite.add(name, value) } else { header.insert_header(name, value.to_string()) }
+    })?;
+    Ok(rewrite)
+}
+
+/// Gives `add` each field that says what was decided.
+fn decided(ctx: &RequestContext, mut add: impl FnMut(&'static str, fmt::Arguments<'_>) -> Result<()>) -> Result<()> {
+    add("x-warmgate-request-id", format_args!("{}", ctx.request_id))?;
+    add("x-warmgate-attempts", format_args!("{}", ctx.attempts))?;
     let Some((route, attempt)) = ctx.route.as_ref().zip(ctx.attempt.as_ref()) else { return Ok(()) };
-    header.insert_header(&X_WARMGATE_BACKEND, HeaderValue::from_str(attempt.backend.name()).or_else(not_a_header)?)?;
+    add("x-warmgate-backend", format_args!("{}", attempt.backend.name()))?;
     if route.plan.endpoint.is_some() {
-        let cached = format!("{}/{}", attempt.matched_tokens, route.plan.prompt_tokens);
-        header.insert_header(&X_WARMGATE_CACHED, cached)?;
+        add("x-warmgate-cached", format_args!("{}/{}", attempt.matched_tokens, route.plan.prompt_tokens))?;
     }
     Ok(())
 }
@@ -168,10 +181,6 @@ fn strip_hop_by_hop(header: &mut ResponseHeader) {
     for name in nominated.iter().chain([&KEEP_ALIVE, &PROXY_CONNECTION]) {
         header.remove_header(name);
     }
-}
-
-fn not_a_header<T>(error: http::header::InvalidHeaderValue) -> Result<T> {
-    Err(Error::because(ErrorType::InternalError, "making a response header", error))
 }
 
 /// Sees a piece of the response body go by.
