@@ -18,11 +18,11 @@ use crate::logging;
 use crate::metrics::{BackendLabels, Metrics};
 use crate::pool::{Change, Snapshot, TrustReason};
 use crate::responses::ResponseOwners;
-use crate::shadow::Shadows;
+use crate::shadow::{ShadowMemory, Shadows};
 use crate::trace::{self, Recorder};
 
-/// The shadows' index may have one part in so many of what the real one has, on top of it. Four policies keep an eighth
-/// of the blocks each, and have most prompts in common.
+/// The shadows may have one part in so many of what the real index has, on top of it. Three policies keep a mark for every
+/// eighth block, or fewer, with places to spare: 3 to 6 bytes for each block of an engine's cache at most, by policy.
 const SHADOW_PART: u64 = 4;
 
 /// One process's shared state. Each field says who writes it; everyone reads.
@@ -40,8 +40,8 @@ pub struct State {
     pub events: Arc<ExactIndex>,
     /// What other policies would have got. Replaced by the control loop when pools change, fed by requests.
     pub shadows: ArcSwap<Shadows>,
-    /// What the shadows believe to be cached where, thinned. Written by requests and by the control loop, through them.
-    pub shadow_index: Arc<LocalityIndex>,
+    /// Room for what the shadows believe to be cached where. Written by requests and by the control loop, through them.
+    pub shadow_memory: Arc<ShadowMemory>,
     /// Which backend made a stored response. Written by requests.
     pub responses: ResponseOwners,
     /// The connections of clients. Written by the listeners.
@@ -87,7 +87,7 @@ impl State {
             index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes), secret())),
             events: Arc::new(ExactIndex::new(bytes(config.locality.max_event_bytes), secret())),
             shadows: ArcSwap::default(),
-            shadow_index: Arc::new(LocalityIndex::new(bytes(config.locality.max_bytes / SHADOW_PART), secret())),
+            shadow_memory: Arc::new(ShadowMemory::new(bytes(config.locality.max_bytes / SHADOW_PART), secret())),
             responses: ResponseOwners::default(),
             connections: Arc::default(),
             faults: Faults::default(),

@@ -100,7 +100,7 @@ impl Collector for Gauges {
             (
                 "shadow_index_bytes",
                 "Memory of the shadows' locality index, as counted against its budget",
-                state.shadow_index.stats().bytes as f64,
+                state.shadow_memory.used_bytes() as f64,
             ),
             (
                 "buffered_body_bytes",

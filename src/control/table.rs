@@ -156,7 +156,7 @@ impl Table {
                 false,
             ),
         };
-        let new_shadow = || Arc::new(Shadow::new(Arc::clone(&self.state.shadow_index)));
+        let new_shadow = || Arc::new(Shadow::new(Arc::clone(&self.state.shadow_memory)));
         let shadow = config.shadow.then(|| shadow.unwrap_or_else(new_shadow));
         let mut backends = Vec::with_capacity(config.backends.len());
         for backend in &config.backends {
@@ -282,7 +282,6 @@ impl Table {
             }
         }
         self.state.index.sweep(SWEPT_ENTRIES);
-        self.state.shadow_index.sweep(SWEPT_ENTRIES);
         self.state.events.sweep(SWEPT_ENTRIES);
         self.forget_removed();
         is_changed
@@ -352,7 +351,7 @@ impl PoolEntry {
                 tenant: entry.tenant,
                 capacity_blocks: capacity_blocks(entry),
             });
-            shadow.set_backends(&shadowed.collect::<Vec<_>>());
+            shadow.set_backends(&shadowed.collect::<Vec<_>>(), settings::policy(&self.config).kind);
         }
     }
 

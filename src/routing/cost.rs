@@ -81,7 +81,7 @@ pub fn score(model: &CostModel, query: &Query, candidates: &[Candidate]) -> Cost
 }
 
 /// Tokens to prefill. At least one of a prompt always is: the last token's output is what is wanted.
-pub(super) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
+pub(crate) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
     prompt_tokens - matched_tokens.min(prompt_tokens.saturating_sub(1))
 }
 

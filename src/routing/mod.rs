@@ -18,6 +18,9 @@ pub use drain::OWN_TOKENS;
 pub use filter::{Exclusion, Filtered, Pass, candidates};
 pub use outlook::Outlook;
 
+pub(crate) use cost::uncached_tokens;
+pub(crate) use pick::{in_turn, least_by};
+
 use std::num::NonZeroU32;
 
 use crate::pool::{EngineState, LoadView, OtherRouters, Policy, PolicyKind};
@@ -99,7 +102,7 @@ pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mu
         }
         PolicyKind::LeastRequest => pick::least_in_flight(query, candidates),
         PolicyKind::PowerOfTwo => pick::better_of_two(candidates, rng),
-        PolicyKind::RoundRobin => pick::in_turn(query, candidates),
+        PolicyKind::RoundRobin => pick::in_turn(query.turn, candidates),
         PolicyKind::Random => pick::any(candidates, rng),
     }?;
     let most_matched = candidates.iter().map(|candidate| candidate.matched_tokens).max()?;

@@ -31,7 +31,7 @@ pub(super) fn cheapest<'a>(
     let near = near.map(|(candidate, _)| candidate);
     match query.session_key.filter(|_| near.clone().all(|candidate| candidate.matched_tokens == 0)) {
         Some(key) => near.min_by_key(|candidate| (candidate.load.in_flight, Reverse(rank(key, candidate)))),
-        None => least_by(query, near, |candidate| candidate.load.in_flight),
+        None => least_by(query.turn, near, |candidate| candidate.load.in_flight),
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn cheapest<'a>(
 pub(super) fn warmest<'a>(factor: f64, query: &Query, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
     let most = candidates.iter().map(|candidate| candidate.matched_tokens).max()?;
     let warm = candidates.iter().filter(|candidate| candidate.matched_tokens == most);
-    let warm = least_by(query, warm, |candidate| candidate.load.in_flight)?;
+    let warm = least_by(query.turn, warm, |candidate| candidate.load.in_flight)?;
     let mean = (total_in_flight(candidates) / candidates.len() as f64).max(1.0);
     if f64::from(warm.load.in_flight) > factor.max(1.0) * mean {
         return least_in_flight(query, candidates);
@@ -71,7 +71,7 @@ pub(super) fn by_bounded_hash<'a>(
 
 /// The least in flight.
 pub(super) fn least_in_flight<'a>(query: &Query, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
-    least_by(query, candidates.iter(), |candidate| candidate.load.in_flight)
+    least_by(query.turn, candidates.iter(), |candidate| candidate.load.in_flight)
 }
 
 /// Two at random, of these the one with less in flight.
@@ -85,9 +85,9 @@ pub(super) fn better_of_two<'a>(candidates: &'a [Candidate], rng: &mut fastrand:
 }
 
 /// Each in turn.
-pub(super) fn in_turn<'a>(query: &Query, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
-    let turn = query.turn.checked_rem(candidates.len() as u64)?;
-    candidates.get(turn as usize)
+pub(crate) fn in_turn<T>(turn: u64, among: &[T]) -> Option<&T> {
+    let turn = turn.checked_rem(among.len() as u64)?;
+    among.get(turn as usize)
 }
 
 /// Any.
@@ -96,15 +96,15 @@ pub(super) fn any<'a>(candidates: &'a [Candidate], rng: &mut fastrand::Rng) -> O
 }
 
 /// The one with the least `measure`; equals take turns.
-fn least_by<'a>(
-    query: &Query,
-    among: impl Iterator<Item = &'a Candidate> + Clone,
-    measure: impl Fn(&Candidate) -> u32,
-) -> Option<&'a Candidate> {
+pub(crate) fn least_by<'a, T>(
+    turn: u64,
+    among: impl Iterator<Item = &'a T> + Clone,
+    measure: impl Fn(&T) -> u32,
+) -> Option<&'a T> {
     let least = among.clone().map(&measure).min()?;
-    let mut equals = among.filter(|candidate| measure(candidate) == least);
+    let mut equals = among.filter(|one| measure(one) == least);
     let count = equals.clone().count() as u64;
-    equals.nth(rotate(query.turn, count) as usize)
+    equals.nth(rotate(turn, count) as usize)
 }
 
 /// A number below `count` (0 if that is 0); see the module's doc.

@@ -1,23 +1,34 @@
 //! Shadow decisions: what other policies would have got on the same traffic.
 //!
 //! Every request that the proxy has sent to a backend is replayed, in thought, under each [`ShadowPolicy`]: `actual`
-//! follows the real decision, the others choose by themselves among the same candidates, by [`crate::routing::choose`].
-//! Each policy has its own picture of every backend: what its cache holds, when its prefill is done (`queue.rs`) and
-//! what is in flight there. All pictures, that of `actual` too, follow the same rules, so they can be compared with each
-//! other; none is to be compared with what engines report.
+//! follows the real decision, the others choose by themselves among the same candidates, by the rules of
+//! [`crate::routing`]. Each policy has its own picture of every backend: what its cache holds and when its prefill is done
+//! (`queue.rs`). All pictures, that of `actual` too, follow the same rules, so they can be compared with each other; none
+//! is to be compared with what engines report.
 //!
-//! **Caches** are tenants of a [`LocalityIndex`] of their own, one for each policy and backend. To be cheap, only every
-//! [`THINNING`]th block of a prompt is kept: chained hashes make that block stand for those before it, so a lookup finds
-//! what a full index would, less up to `THINNING - 1` blocks (`thin.rs`). A prompt counts as cached from its decision
-//! on: engines prefill in order, so who comes later finds it. **Queues** are a clock for each backend.
+//! **`cost`** is simulated only where another policy is in force; where it is the policy, it got what `actual` got.
+//!
+//! **Caches** keep some blocks of each prompt, the *marks* (`marks.rs`), from which the cached tokens of every request are
+//! known to a sixteenth. The last use of each is one entry of a hash table (`table.rs`), and what is held follows from sums
+//! over the last uses (`cache.rs`). So a policy that does not choose by what is cached looks into one cache, once. A prompt
+//! counts as cached from its decision on: engines prefill in order, so who comes later finds it, and so do later prompts of
+//! a batch. **Queues** are a clock for each backend.
 //!
 //! Pure: no clock, no sockets, no randomness. One lock for each pool, held for one replay; a request's end takes none.
+//! Memory is bounded for all pools together (`memory.rs`); where it ends caches hold less, under all policies alike.
 
+mod cache;
 mod detour;
+mod marks;
+mod memory;
 mod place;
 mod queue;
-mod thin;
+mod table;
 
+#[cfg(test)]
+mod accuracy_tests;
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;
 
@@ -25,17 +36,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
+use self::marks::Marks;
 use self::place::Site;
-use self::thin::Thinned;
-use crate::locality::{LocalityIndex, Matches};
 use crate::pool::{CostModel, EngineState, Policy, PolicyKind};
-use crate::routing::{Candidate, Query, choose};
+use crate::routing::{self, Candidate, INLINE, Query};
 use crate::time::Moment;
 
 pub use self::detour::{Detour, detour};
+pub use self::marks::Prompt;
+pub use self::memory::ShadowMemory;
 pub use self::place::{ShadowBackend, ShadowInFlight};
-pub use self::thin::{Prompt, THINNING};
 
 /// The policies that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,7 +69,7 @@ pub struct Replay<'a> {
     pub prompts: &'a [Prompt<'a>],
     /// What the choice knew of it. The turn is not used: each pool's shadow counts its own.
     pub query: Query,
-    /// From what it was chosen.
+    /// From what it was chosen. What they really hold tells where the prompt leaves others.
     pub candidates: &'a [Candidate],
     /// [`Candidate::index`] of the chosen one.
     pub chosen: usize,
@@ -81,9 +93,10 @@ pub struct Totals {
 /// A number for each policy, in the order of [`ShadowPolicy::ALL`].
 type Each<T> = [T; ShadowPolicy::ALL.len()];
 
-/// One pool's shadow, kept through reloads; dropping it empties its part of the index.
+/// One pool's shadow, kept through reloads; dropping it gives its memory back.
 #[derive(Debug)]
 pub struct Shadow {
+    memory: Arc<ShadowMemory>,
     /// Written by requests, and by the control loop when backends change.
     state: Mutex<State>,
 }
@@ -93,23 +106,20 @@ pub type Shadows = BTreeMap<Arc<str>, Arc<Shadow>>;
 
 #[derive(Debug)]
 struct State {
-    index: Arc<LocalityIndex>,
+    memory: Arc<ShadowMemory>,
     turn: u64,
+    /// Those that have pictures of their own.
+    policies: &'static [ShadowPolicy],
     /// In the order of the pool.
     sites: Vec<Site>,
     totals: Each<Totals>,
-    /// Buffers to be used again.
-    thinned: Thinned,
-    matches: Matches,
 }
 
-/// A candidate of a replay.
+/// A candidate of a replay, and its place among the sites.
+#[derive(Clone, Copy)]
 struct Seen<'a> {
-    /// Its place among the sites.
     site: usize,
     candidate: &'a Candidate,
-    /// Leading tokens of the prompts that it holds, by policy.
-    matched_tokens: Each<u64>,
 }
 
 // === impl ShadowPolicy ===
@@ -128,42 +138,41 @@ impl ShadowPolicy {
         }
     }
 
-    /// The rule by which it chooses. `actual` has one candidate, so any rule will do.
-    fn kind(self) -> PolicyKind {
-        match self {
-            Self::Actual | Self::Cost => PolicyKind::Cost,
-            Self::LeastRequest => PolicyKind::LeastRequest,
-            Self::RoundRobin => PolicyKind::RoundRobin,
-        }
-    }
+    /// The same, without `cost`.
+    const WITHOUT_COST: [Self; 3] = [Self::Actual, Self::LeastRequest, Self::RoundRobin];
 }
 
 // === impl Shadow ===
 
 impl Shadow {
-    /// Of a pool without backends; what caches hold is kept in `index`, which pools may share.
-    pub fn new(index: Arc<LocalityIndex>) -> Self {
+    /// Of a pool without backends; what caches hold takes room in `memory`, which pools share.
+    pub fn new(memory: Arc<ShadowMemory>) -> Self {
         let state = State {
-            index,
+            memory: Arc::clone(&memory),
             turn: 0,
+            policies: &ShadowPolicy::WITHOUT_COST,
             sites: Vec::new(),
             totals: Each::default(),
-            thinned: Thinned::default(),
-            matches: Matches::new(),
         };
-        Self { state: Mutex::new(state) }
+        Self { memory, state: Mutex::new(state) }
     }
 
-    /// Makes the backends those of the pool. One that stays keeps its caches and queues, unless its engine is another
-    /// process; what is in flight ends with the real requests in any case.
-    pub fn set_backends(&self, backends: &[ShadowBackend]) {
-        self.state.lock().set_backends(backends);
+    /// Makes the backends those of the pool, and `in_force` its policy. A backend that stays keeps its caches and queues,
+    /// unless its engine is another process; what is in flight ends with the real requests in any case.
+    pub fn set_backends(&self, backends: &[ShadowBackend], in_force: PolicyKind) {
+        let mut state = self.state.lock();
+        state.set_backends(backends);
+        state.simulate_cost(in_force != PolicyKind::Cost);
     }
 
     /// Replays a request that was sent to a backend at `now`. It is in flight in all shadows until what is returned is
     /// dropped; none if it has no prompt, or the chosen backend has left the pool.
     pub fn replay(&self, replay: &Replay<'_>, now: Moment) -> Option<ShadowInFlight> {
-        self.state.lock().replay(replay, now)
+        if replay.query.prompt_tokens == 0 {
+            return None;
+        }
+        let marks = Marks::of(replay.prompts, replay.candidates, self.memory.secret());
+        self.state.lock().replay(replay, &marks, now)
     }
 
     /// What each policy got so far.
@@ -188,75 +197,99 @@ impl State {
                     site.update(*backend);
                     site
                 }
-                None => Site::new(&self.index, *backend),
+                None => Site::new(*backend),
             };
             self.sites.push(site);
         }
     }
 
-    fn replay(&mut self, replay: &Replay<'_>, now: Moment) -> Option<ShadowInFlight> {
-        if replay.query.prompt_tokens == 0 {
-            return None;
+    /// Whether `cost` has pictures of its own.
+    fn simulate_cost(&mut self, simulate: bool) {
+        if simulate == self.simulates_cost() {
+            return;
         }
-        let seen = self.look_up(replay);
-        let actual = seen.iter().position(|seen| seen.candidate.index == replay.chosen)?;
-        let query = Query { turn: self.turn, ..replay.query };
-        self.turn = self.turn.wrapping_add(1);
+        if simulate {
+            self.policies = &ShadowPolicy::ALL;
+            self.sites.iter_mut().for_each(|site| site.begin_cost(&self.memory));
+        } else {
+            self.policies = &ShadowPolicy::WITHOUT_COST;
+            self.sites.iter_mut().for_each(Site::end_cost);
+        }
+    }
+
+    fn simulates_cost(&self) -> bool {
+        self.policies.len() == ShadowPolicy::ALL.len()
+    }
+
+    fn replay(&mut self, replay: &Replay<'_>, marks: &Marks, now: Moment) -> Option<ShadowInFlight> {
+        let seen = self.seen(replay.candidates);
+        let actual = *seen.iter().find(|seen| seen.candidate.index == replay.chosen)?;
+        let turn = self.turn;
+        self.turn = turn.wrapping_add(1);
         let mut in_flight = ShadowInFlight::new(replay.query.prompt_tokens);
-        let mut candidates = Vec::with_capacity(seen.len());
-        for (number, policy) in ShadowPolicy::ALL.into_iter().enumerate() {
-            let seen = if policy == ShadowPolicy::Actual { &seen[actual..=actual] } else { &seen[..] };
-            candidates.clear();
-            candidates.extend(seen.iter().map(|seen| self.candidate(seen, number, now)));
-            let rule = Policy { kind: policy.kind(), cost: replay.cost, ..Policy::default() };
-            // The rules in use draw no lots.
-            let decision = choose(&rule, &query, &candidates, &mut fastrand::Rng::with_seed(0))?;
-            let chosen = seen.iter().find(|seen| seen.candidate.index == decision.index)?;
-            let place = self.sites[chosen.site].place(number);
-            let ttft = place.dispatch(decision.work, chosen.candidate.rate, &self.thinned, now);
-            in_flight.hold(place);
-            self.totals[number].add(query.prompt_tokens, decision.matched_tokens, ttft);
+        for &policy in self.policies {
+            let chosen = match policy {
+                ShadowPolicy::Actual => actual,
+                ShadowPolicy::Cost => self.cheapest(replay, turn, &seen, marks, now)?,
+                ShadowPolicy::LeastRequest => {
+                    *routing::least_by(turn, seen.iter(), |seen| self.sites[seen.site].in_flight())?
+                }
+                ShadowPolicy::RoundRobin => *routing::in_turn(turn, &seen)?,
+            };
+            let site = &mut self.sites[chosen.site];
+            let matched = u32::try_from(site.touch(policy, marks, self.policies, &self.memory)).unwrap_or(u32::MAX);
+            let prompt_tokens = replay.query.prompt_tokens;
+            let uncached = routing::uncached_tokens(prompt_tokens, matched);
+            let work = routing::work(uncached, prompt_tokens, &replay.cost);
+            let ttft = site.dispatch(policy, work, chosen.candidate.rate, now, &mut in_flight);
+            self.count(policy, prompt_tokens, prompt_tokens - uncached, ttft);
         }
-        self.thinned.trim();
         Some(in_flight)
     }
 
-    /// The candidates that are still in the pool, and what every policy has cached there.
-    fn look_up<'a>(&mut self, replay: &Replay<'a>) -> Vec<Seen<'a>> {
-        self.thinned.set(replay.prompts);
+    fn count(&mut self, policy: ShadowPolicy, prompt_tokens: u32, cached_tokens: u32, ttft_seconds: f64) {
+        self.totals[policy as usize].add(prompt_tokens, cached_tokens, ttft_seconds);
+        if policy == ShadowPolicy::Actual && !self.simulates_cost() {
+            self.totals[ShadowPolicy::Cost as usize].add(prompt_tokens, cached_tokens, ttft_seconds);
+        }
+    }
+
+    /// The candidates that are still in the pool.
+    fn seen<'a>(&self, candidates: &'a [Candidate]) -> SmallVec<[Seen<'a>; INLINE]> {
         let site_of = |candidate: &Candidate| {
             let is_it = |site: &Site| site.backend().identity == candidate.identity;
             // A request may hold an older view of the pool, with other places.
             let usual = self.sites.get(candidate.index).filter(|site| is_it(site)).map(|_| candidate.index);
             usual.or_else(|| self.sites.iter().position(is_it))
         };
-        let mut seen: Vec<Seen<'a>> = replay
-            .candidates
-            .iter()
-            .filter_map(|candidate| {
-                Some(Seen { site: site_of(candidate)?, candidate, matched_tokens: Each::default() })
-            })
-            .collect();
-        for (prompt, chain) in replay.prompts.iter().zip(self.thinned.chains()) {
-            self.index.lookup(chain, &mut self.matches);
-            for seen in &mut seen {
-                for (tokens, tenant) in seen.matched_tokens.iter_mut().zip(self.sites[seen.site].tenants()) {
-                    *tokens += prompt.tokens_in(self.matches.blocks(tenant));
-                }
-            }
-        }
-        seen
+        candidates.iter().filter_map(|candidate| Some(Seen { site: site_of(candidate)?, candidate })).collect()
     }
 
-    /// A candidate as the policy of this number has to see it: with the cache and queue that it has made.
-    fn candidate(&mut self, seen: &Seen<'_>, number: usize, now: Moment) -> Candidate {
-        Candidate {
-            matched_tokens: u32::try_from(seen.matched_tokens[number]).unwrap_or(u32::MAX),
-            load: self.sites[seen.site].place(number).load(seen.candidate, now),
-            // Readings are of the real traffic.
-            engine: EngineState { polled: None, ..seen.candidate.engine },
-            ..*seen.candidate
-        }
+    /// Whom `cost` would choose, with the caches and queues that it has made.
+    fn cheapest<'a>(
+        &mut self,
+        replay: &Replay<'_>,
+        turn: u64,
+        seen: &[Seen<'a>],
+        marks: &Marks,
+        now: Moment,
+    ) -> Option<Seen<'a>> {
+        let mut candidate = |seen: &Seen<'_>| {
+            let site = &mut self.sites[seen.site];
+            Candidate {
+                matched_tokens: u32::try_from(site.matched_tokens(ShadowPolicy::Cost, marks)).unwrap_or(u32::MAX),
+                load: site.load(seen.candidate, now),
+                // Readings are of the real traffic.
+                engine: EngineState { polled: None, ..seen.candidate.engine },
+                ..*seen.candidate
+            }
+        };
+        let candidates: SmallVec<[Candidate; 8]> = seen.iter().map(&mut candidate).collect();
+        let rule = Policy { kind: PolicyKind::Cost, cost: replay.cost, ..Policy::default() };
+        // The rule draws no lots.
+        let mut no_lots = fastrand::Rng::with_seed(0);
+        let decision = routing::choose(&rule, &Query { turn, ..replay.query }, &candidates, &mut no_lots)?;
+        seen.iter().find(|seen| seen.candidate.index == decision.index).copied()
     }
 }
 

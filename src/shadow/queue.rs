@@ -12,14 +12,15 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Ends of prefill that are kept for one backend; with more, the first count as done.
 const MAX_PREFILLING: usize = 1_024;
 
-/// What is known of the prefill of one backend.
-#[derive(Debug, Clone, Default)]
+/// When all prefill is done.
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Queue {
-    /// When all prefill is done.
     free_at: Moment,
-    /// When that of each request is done, in order.
-    prefilling: VecDeque<Moment>,
 }
+
+/// When the prefill of each request is done, in order.
+#[derive(Debug, Default)]
+pub(super) struct Prefilling(VecDeque<Moment>);
 
 // === impl Queue ===
 
@@ -30,28 +31,41 @@ impl Queue {
         let prefill = Duration::try_from_secs_f64(work / rate.max(1.0)).unwrap_or(MAX_WAIT);
         let ttft = self.free_at.since(now) + prefill;
         self.free_at = now + ttft.min(MAX_WAIT);
-        self.settle(now);
-        if self.prefilling.len() >= MAX_PREFILLING {
-            self.prefilling.pop_front();
-        }
-        self.prefilling.push_back(self.free_at);
         ttft.as_secs_f64()
     }
 
+    /// When the request added last is prefilled.
+    pub(super) fn end(self) -> Moment {
+        self.free_at
+    }
+
     /// Prefill that is not done, in work units at this rate.
-    pub(super) fn pending_work(&self, rate: f64, now: Moment) -> f64 {
+    pub(super) fn pending_work(self, rate: f64, now: Moment) -> f64 {
         self.free_at.since(now).as_secs_f64() * rate
+    }
+}
+
+// === impl Prefilling ===
+
+impl Prefilling {
+    /// Adds a request whose prefill is done at `end`, after that of those before it.
+    pub(super) fn push(&mut self, end: Moment, now: Moment) {
+        self.settle(now);
+        if self.0.len() >= MAX_PREFILLING {
+            self.0.pop_front();
+        }
+        self.0.push_back(end);
     }
 
     /// Requests whose prefill is not done. The real request of some may have ended.
     pub(super) fn waiting(&mut self, now: Moment) -> u32 {
         self.settle(now);
-        u32::try_from(self.prefilling.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
     fn settle(&mut self, now: Moment) {
-        while self.prefilling.front().is_some_and(|&end| end <= now) {
-            self.prefilling.pop_front();
+        while self.0.front().is_some_and(|&end| end <= now) {
+            self.0.pop_front();
         }
     }
 }
@@ -75,22 +89,25 @@ mod tests {
 
     #[test]
     fn a_request_decodes_once_its_prefill_is_done() {
-        let mut queue = Queue::default();
-        queue.push(500.0, 1_000.0, at(0));
-        queue.push(500.0, 1_000.0, at(0));
-        let read = |queue: &mut Queue, millis| (queue.pending_work(1_000.0, at(millis)), queue.waiting(at(millis)));
-        assert_eq!(read(&mut queue, 0), (1_000.0, 2));
-        assert_eq!(read(&mut queue, 600), (400.0, 1));
-        assert_eq!(read(&mut queue, 1_000), (0.0, 0));
+        let (mut queue, mut prefilling) = (Queue::default(), Prefilling::default());
+        for _ in 0..2 {
+            queue.push(500.0, 1_000.0, at(0));
+            prefilling.push(queue.end(), at(0));
+        }
+        let mut read = |millis| (queue.pending_work(1_000.0, at(millis)), prefilling.waiting(at(millis)));
+        assert_eq!(read(0), (1_000.0, 2));
+        assert_eq!(read(600), (400.0, 1));
+        assert_eq!(read(1_000), (0.0, 0));
     }
 
     #[test]
     fn it_is_bounded_whatever_comes() {
-        let mut queue = Queue::default();
+        let (mut queue, mut prefilling) = (Queue::default(), Prefilling::default());
         for _ in 0..10 * MAX_PREFILLING {
             queue.push(1e9, 10.0, at(0));
+            prefilling.push(queue.end(), at(0));
         }
-        assert_eq!(queue.prefilling.len(), MAX_PREFILLING);
+        assert_eq!(prefilling.waiting(at(0)) as usize, MAX_PREFILLING);
         assert_eq!(queue.push(0.0, 10.0, at(0)), MAX_WAIT.as_secs_f64(), "the wait is the longest there is");
         assert_eq!(queue.push(0.0, 10.0, at(60_000)), 0.0, "and over after that time");
         for (work, rate) in [(f64::NAN, 10.0), (f64::INFINITY, 10.0), (1.0, 0.0), (1.0, f64::NAN), (-1.0, 10.0)] {
