@@ -104,8 +104,8 @@ pub(super) fn limits(pool: &config::Pool) -> Limits {
 }
 
 pub(super) fn queue(pool: &config::Pool) -> QueueSettings {
-    let config::Queue { max_requests, max_bytes, max_wait, .. } = pool.queue;
-    QueueSettings { max_requests, max_bytes, max_wait }
+    let config::Queue { max_requests, max_bytes, max_wait, max_defer, .. } = pool.queue;
+    QueueSettings { max_requests, max_bytes, max_wait, max_defer }
 }
 
 pub(super) fn hedging(pool: &config::Pool) -> Option<Hedging> {

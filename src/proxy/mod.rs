@@ -11,6 +11,7 @@ mod blocks;
 pub mod body;
 mod callers;
 mod context;
+mod deferral;
 mod event;
 mod finish;
 mod hedge;
