@@ -195,13 +195,15 @@ proptest! {
                 priority: Priority::Normal, is_retry: false, work: 1.0, prefill: Duration::from_secs_f64(prefill), bytes: 0,
                 wants: Wants::Any, patience: Duration::MAX,
             };
-            queue.enter(ticket, None, &settings, Moment::at(Duration::from_secs_f64(now))).unwrap().id
+            let seen = Some(queue.events());
+            queue.enter(ticket, seen, &settings, Moment::at(Duration::from_secs_f64(now))).unwrap().id
         };
         let first = enter(watched, 0.0);
         let came: BTreeMap<Id, f64> = prefills.iter().zip(1..).map(|(&prefill, place)| {
             let now = f64::from(place) * every;
             (enter(prefill, now), now)
         }).collect();
+        queue.stir(Room::Anywhere);
         loop {
             let id = queue.turn().unwrap();
             queue.leave(id, true, Moment::ORIGIN);

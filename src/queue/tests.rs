@@ -220,14 +220,16 @@ fn in_a_short_first_line_a_second_of_prefill_weighs_as_much_as_coming_20_s_later
     let mut queue = Queue::new(Order::ShortFirst);
     let mut enter = |prefill: f64, now: f64| {
         let prefill = Duration::from_secs_f64(prefill);
-        queue.enter(Ticket { prefill, ..ticket() }, None, &SETTINGS, at(now)).unwrap().id
+        let seen = Some(queue.events());
+        queue.enter(Ticket { prefill, ..ticket() }, seen, &SETTINGS, at(now)).unwrap().id
     };
     let long = enter(2.0, 0.0);
     let short = enter(0.5, 1.0);
     let in_time = enter(1.0, 19.0);
     let late = enter(1.0, 21.0);
     let urgent = Ticket { priority: Priority::High, prefill: Duration::from_secs(9), ..ticket() };
-    let urgent = queue.enter(urgent, None, &SETTINGS, at(30.0)).unwrap().id;
+    let seen = Some(queue.events());
+    let urgent = queue.enter(urgent, seen, &SETTINGS, at(30.0)).unwrap().id;
     assert_eq!(drain(&mut queue), [urgent, short, in_time, long, late]);
 }
 
