@@ -66,7 +66,10 @@ pub(super) fn policy(pool: &config::Pool) -> Policy {
         config::Policy::RoundRobin => PolicyKind::RoundRobin,
         config::Policy::Random => PolicyKind::Random,
     };
-    let cost = CostModel { work_per_context_token: pool.quadratic_cost, ..CostModel::default() };
+    let cost = CostModel {
+        work_per_context_token: pool.quadratic_cost,
+        ..CostModel::with_deferral(pool.queue.max_defer.is_some())
+    };
     Policy { kind, cost, stale_after: pool.metrics.stale_after }
 }
 

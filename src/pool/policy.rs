@@ -57,7 +57,7 @@ pub struct CostModel {
     /// Decode interference, in seconds for each context token that is read beside a decoding neighbour's. An answer of
     /// 300 tokens, at the 2.6e-8 s that a token's keys and values take, comes to 8e-6; and most sessions come back.
     pub decode_seconds_per_token: f64,
-    /// The most that it differs by while the pool is behind with prefill, in seconds.
+    /// The most that it differs by while the pool is behind with prefill, in seconds; infinite where that changes nothing.
     pub decode_limit_behind: f64,
     /// What it costs a backend to have got requests lately by as much as the mean above its fair share, in seconds...
     pub balance_seconds: f64,
@@ -100,6 +100,16 @@ impl PolicyKind {
     /// Whether it matters to a request where it goes.
     pub fn goes_by_locality(self) -> bool {
         matches!(self, Self::Cost | Self::LocalityFirst { .. } | Self::PrefixAffinity | Self::ConsistentHash { .. })
+    }
+}
+
+impl CostModel {
+    /// The default, which limits what decoding differs by while the pool is behind; not so where nothing is deferred, and
+    /// a backlog is to change nothing.
+    pub fn with_deferral(is_deferring: bool) -> Self {
+        let default = Self::default();
+        let limit = if is_deferring { default.decode_limit_behind } else { f64::INFINITY };
+        Self { decode_limit_behind: limit, ..default }
     }
 }
 

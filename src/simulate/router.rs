@@ -70,7 +70,7 @@ impl Router {
         let engine = &setup.engine;
         let timing = &engine.timing;
         let growth = timing.prefill_seconds_per_token_squared / timing.prefill_seconds_per_token.max(f64::MIN_POSITIVE);
-        let cost = CostModel { work_per_context_token: growth, ..CostModel::default() };
+        let cost = CostModel { work_per_context_token: growth, ..CostModel::with_deferral(setup.max_defer.is_some()) };
         let pool = PoolSnapshot {
             limits: setup.limits,
             policy: Policy { kind: contender.policy(), cost, stale_after: STALE_AFTER },
