@@ -214,7 +214,12 @@ fn encode_queues(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fm
     });
     encode_each(encoder, "queued_requests", "Requests that wait because every backend is full", requests)?;
     let bytes = stats.iter().map(|(pool, stats)| (PoolLabels { pool: Arc::clone(pool) }, stats.bytes as f64));
-    encode_each(encoder, "queued_bytes", "Bytes of their bodies", bytes)
+    encode_each(encoder, "queued_bytes", "Bytes of their bodies", bytes)?;
+    let deferred = snapshot.pools().iter().map(|pool| {
+        let requests: usize = pool.pool.deferred().stats(now).requests.iter().sum();
+        (PoolLabels { pool: Arc::clone(pool.pool.name()) }, requests as f64)
+    });
+    encode_each(encoder, "deferred_requests", "Requests that wait because their prefill is long", deferred)
 }
 
 pub(super) fn each_backend(

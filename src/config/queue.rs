@@ -4,6 +4,7 @@ use super::file::{GIB, HOUR, MIB, MINUTE, millis, secs};
 use super::reader::Section;
 use super::values as kind;
 use super::{Hedging, MaxInFlight, Queue};
+use crate::queue::MAX_DEFER;
 use std::time::Duration;
 
 /// Most requests that may wait: each takes some kilobytes besides its body.
@@ -28,6 +29,7 @@ pub(super) fn queue(section: &mut Section<'_, '_>) -> Queue {
         max_requests: section.value("max_requests", kind::whole(0, MAX_WAITING), 1_024),
         max_bytes: section.value("max_bytes", kind::size(MIB, 1024 * GIB), 256 * MIB),
         max_wait: section.value("max_wait", kind::duration(millis(100), HOUR), secs(30)),
+        max_defer: section.value("max_defer", kind::duration_or_none(millis(100), HOUR), Some(MAX_DEFER)),
         keep_alive: section.value("keep_alive", kind::duration_or_none(secs(1), 5 * MINUTE), None),
         priority_header: section.value("priority_header", kind::header_or_none(), None),
         priority_field: section.value("priority_field", kind::flag(), false),

@@ -118,7 +118,7 @@ pub(crate) fn start_with(
 /// Lets those that wait for room look again: something about backends has changed, or time has.
 fn stir(snapshot: &Snapshot) {
     for pool in snapshot.pools() {
-        pool.pool.line().stir(Room::Anywhere);
+        pool.pool.stir(Room::Anywhere);
     }
 }
 

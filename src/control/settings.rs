@@ -66,7 +66,10 @@ pub(super) fn policy(pool: &config::Pool) -> Policy {
         config::Policy::RoundRobin => PolicyKind::RoundRobin,
         config::Policy::Random => PolicyKind::Random,
     };
-    let cost = CostModel { work_per_context_token: pool.quadratic_cost, ..CostModel::default() };
+    let cost = CostModel {
+        work_per_context_token: pool.quadratic_cost,
+        ..CostModel::with_deferral(pool.queue.max_defer.is_some())
+    };
     Policy { kind, cost, stale_after: pool.metrics.stale_after }
 }
 
@@ -104,8 +107,8 @@ pub(super) fn limits(pool: &config::Pool) -> Limits {
 }
 
 pub(super) fn queue(pool: &config::Pool) -> QueueSettings {
-    let config::Queue { max_requests, max_bytes, max_wait, .. } = pool.queue;
-    QueueSettings { max_requests, max_bytes, max_wait }
+    let config::Queue { max_requests, max_bytes, max_wait, max_defer, .. } = pool.queue;
+    QueueSettings { max_requests, max_bytes, max_wait, max_defer }
 }
 
 pub(super) fn hedging(pool: &config::Pool) -> Option<Hedging> {

@@ -40,6 +40,7 @@ pub struct QueueMetrics {
     wait: Family<PriorityLabels, Histogram, fn() -> Histogram>,
     ahead: Family<PoolLabels, Histogram, fn() -> Histogram>,
     refusals: Family<RefusalLabels, Counter>,
+    deferral: Family<PoolLabels, Histogram, fn() -> Histogram>,
 }
 
 // === impl QueueMetrics ===
@@ -50,6 +51,7 @@ impl QueueMetrics {
             wait: Family::new_with_constructor(|| Histogram::new(WAIT_BUCKETS)),
             ahead: Family::new_with_constructor(|| Histogram::new(AHEAD_BUCKETS)),
             refusals: Family::default(),
+            deferral: Family::new_with_constructor(|| Histogram::new(WAIT_BUCKETS)),
         }
     }
 
@@ -69,10 +71,16 @@ impl QueueMetrics {
             "Requests refused because every backend was full, by why they did not wait or no longer",
             self.refusals.clone(),
         );
+        registry.register(
+            "deferral_seconds",
+            "Time that requests waited because their prefill was long and the backends were busy",
+            self.deferral.clone(),
+        );
     }
 
     pub(super) fn introduce(&self, pool: &Arc<str>) {
         let _ = self.ahead.get_or_create(&PoolLabels { pool: Arc::clone(pool) });
+        let _ = self.deferral.get_or_create(&PoolLabels { pool: Arc::clone(pool) });
         for priority in Priority::ALL {
             let _ = self.wait.get_or_create(&priority_labels(pool, priority));
             for reason in Refusal::ALL {
@@ -83,6 +91,7 @@ impl QueueMetrics {
 
     pub(super) fn forget(&self, pool: &Arc<str>) {
         self.ahead.remove(&PoolLabels { pool: Arc::clone(pool) });
+        self.deferral.remove(&PoolLabels { pool: Arc::clone(pool) });
         for priority in Priority::ALL {
             self.wait.remove(&priority_labels(pool, priority));
             for reason in Refusal::ALL {
@@ -99,6 +108,11 @@ impl QueueMetrics {
     /// A request has waited.
     pub fn waited(&self, pool: &Arc<str>, priority: Priority, time: Duration) {
         self.wait.get_or_create(&priority_labels(pool, priority)).observe(time.as_secs_f64());
+    }
+
+    /// A request was deferred for so long.
+    pub fn deferred(&self, pool: &Arc<str>, time: Duration) {
+        self.deferral.get_or_create(&PoolLabels { pool: Arc::clone(pool) }).observe(time.as_secs_f64());
     }
 
     /// A request was refused.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::prefix::Scale;
-use crate::queue::Line;
+use crate::queue::{Line, Order, Room};
 
 pub use drain::{Drain, DrainCause, DrainPhase};
 pub use ejection::{
@@ -75,6 +75,7 @@ pub struct Pool {
     scale: Scale,
     hedge_budget: RetryBudget,
     line: Arc<Line>,
+    deferred: Arc<Line>,
     /// The number of the next decision. Its lock also makes decisions of the pool follow one another.
     turn: Mutex<u64>,
 }
@@ -150,6 +151,7 @@ impl Pool {
             scale,
             hedge_budget: RetryBudget::default(),
             line: Arc::default(),
+            deferred: Arc::new(Line::new(Order::ShortFirst)),
             turn: Mutex::new(0),
         }
     }
@@ -172,6 +174,17 @@ impl Pool {
     /// The requests that wait for room at its backends.
     pub fn line(&self) -> &Arc<Line> {
         &self.line
+    }
+
+    /// The requests that wait although backends have room, because their prefill is long ([`crate::routing::Deferred`]).
+    pub fn deferred(&self) -> &Arc<Line> {
+        &self.deferred
+    }
+
+    /// Lets those that wait look: there may be more room.
+    pub fn stir(&self, room: Room) {
+        self.line.stir(room);
+        self.deferred.stir(room);
     }
 
     /// How the bytes of its prompts become tokens and blocks.

@@ -57,6 +57,8 @@ pub struct CostModel {
     /// Decode interference, in seconds for each context token that is read beside a decoding neighbour's. An answer of
     /// 300 tokens, at the 2.6e-8 s that a token's keys and values take, comes to 8e-6; and most sessions come back.
     pub decode_seconds_per_token: f64,
+    /// The most that it differs by while the pool is behind with prefill, in seconds; infinite where that changes nothing.
+    pub decode_limit_behind: f64,
     /// What it costs a backend to have got requests lately by as much as the mean above its fair share, in seconds...
     pub balance_seconds: f64,
     /// ...where a fair share is this many times the mean...
@@ -101,6 +103,16 @@ impl PolicyKind {
     }
 }
 
+impl CostModel {
+    /// The default, which limits what decoding differs by while the pool is behind; not so where nothing is deferred, and
+    /// a backlog is to change nothing.
+    pub fn with_deferral(is_deferring: bool) -> Self {
+        let default = Self::default();
+        let limit = if is_deferring { default.decode_limit_behind } else { f64::INFINITY };
+        Self { decode_limit_behind: limit, ..default }
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self { kind: PolicyKind::Cost, cost: CostModel::default(), stale_after: Duration::from_secs(5) }
@@ -115,6 +127,7 @@ impl Default for CostModel {
             prefill_price_per_decoding: 0.05,
             prefill_price_decoding_limit: 3.0,
             decode_seconds_per_token: 1.3e-5,
+            decode_limit_behind: 0.3,
             balance_seconds: 6.0,
             balance_share: 1.15,
             balance_prior: 20.0,

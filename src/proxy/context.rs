@@ -24,8 +24,8 @@ use crate::auth::{Caller, Charge};
 use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
 use crate::metrics::BackendLabels;
-use crate::pool::{Backend, InFlight, PoolSnapshot, Prediction, ProbePermit, Snapshot, TimeLimit};
-use crate::queue::{self, Room};
+use crate::pool::{Backend, InFlight, Pool, PoolSnapshot, Prediction, ProbePermit, Snapshot, TimeLimit};
+use crate::queue::Room;
 use crate::request::{Endpoint, ResponseReader};
 use crate::shadow::ShadowInFlight;
 use crate::state::State;
@@ -66,6 +66,8 @@ pub struct RequestContext {
     pub(super) was_stale: bool,
     /// How long it has waited for room, if it had to.
     pub(super) queued: Option<Duration>,
+    /// Whether it has waited because its prefill is long: it does so once at most.
+    pub(super) was_deferred: bool,
     /// Until when it may, if it had to.
     pub(super) wait_until: Option<Moment>,
     /// Whether the header of an event stream was sent while it waited ([`super::keep_alive`]).
@@ -118,7 +120,7 @@ pub(super) struct Attempt {
 
 /// What a request has taken of its backend's room. Those that wait look for room when it is dropped.
 pub(super) struct TakenRoom {
-    line: Arc<queue::Line>,
+    pool: Arc<Pool>,
     backend: u64,
 }
 
@@ -173,6 +175,7 @@ impl RequestContext {
             tried: SmallVec::new(),
             was_stale: false,
             queued: None,
+            was_deferred: false,
             wait_until: None,
             is_opened: false,
             answer: Answer::default(),
@@ -248,12 +251,12 @@ impl Drop for RequestContext {
 
 impl TakenRoom {
     pub(super) fn at(pool: &PoolSnapshot, backend: &Backend) -> Self {
-        Self { line: Arc::clone(pool.pool.line()), backend: backend.identity() }
+        Self { pool: Arc::clone(&pool.pool), backend: backend.identity() }
     }
 
     /// There may be more room there: what it has in flight has become less work.
     pub(super) fn stir(&self) {
-        self.line.stir(Room::At(self.backend));
+        self.pool.stir(Room::At(self.backend));
     }
 }
 

@@ -12,6 +12,7 @@ pub mod body;
 mod callers;
 mod context;
 mod cork;
+mod deferral;
 mod event;
 mod finish;
 mod hedge;

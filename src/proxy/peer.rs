@@ -16,7 +16,7 @@ use super::waiting::{self, Found};
 use super::{callers, linger};
 use crate::metrics::BackendLabels;
 use crate::pool::{BackendSnapshot, Prediction};
-use crate::routing::{self, Dispatched, NoBackend, Pass};
+use crate::routing::{self, Dispatched, NoBackend, Pass, Query};
 use crate::shadow::{self, Replay, ShadowInFlight};
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -67,7 +67,12 @@ pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
 }
 
 /// Chooses a backend that has room and accounts for the choice.
-pub(super) fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Result<Dispatched, NoBackend> {
+pub(super) fn dispatch(
+    route: &Route,
+    matched: &[u32],
+    tried: &[usize],
+    may_be_deferred: bool,
+) -> Result<Dispatched, NoBackend> {
     let (pool, plan) = (route.pool(), &route.plan);
     let (query, answer, now) = (plan.query_in(pool), plan.answer(), time::now());
     let mut rng = fastrand::Rng::new();
@@ -81,6 +86,7 @@ pub(super) fn dispatch(route: &Route, matched: &[u32], tried: &[usize]) -> Resul
             _ => {}
         }
     }
+    let query = Query { may_be_deferred, ..query };
     routing::dispatch(pool, &query, matched, tried, answer, now, &mut rng)
 }
 

@@ -226,6 +226,7 @@ impl Plan {
             session_key: self.session_key,
             prefix_key: self.prefix_key,
             owner: None,
+            may_be_deferred: false,
         }
     }
 

@@ -17,10 +17,10 @@ use tokio::time::sleep;
 use super::context::{RequestContext, Route};
 use super::matched::Matched;
 use super::reject::Reject;
-use super::{attend, keep_alive, peer};
+use super::{attend, deferral, keep_alive, peer};
 use crate::pool::PoolSnapshot;
 use crate::queue::{Place, Refusal, Refused, Ticket, Turn, Wants};
-use crate::routing::{self, Candidate, Dispatched, NoBackend, Outlook};
+use crate::routing::{self, Candidate, Deferred, Dispatched, NoBackend, Outlook};
 use crate::state::State;
 use crate::time::{self, Moment};
 
@@ -33,24 +33,35 @@ pub(super) struct Found {
 }
 
 /// What came of a look.
-enum Look {
+pub(super) enum Look {
     Found(Box<Found>),
     /// None that would do has room.
     Full(Full),
+    /// There is one, and the request is to wait nevertheless.
+    Deferred(Deferred),
     /// None would do.
     None,
 }
 
 #[derive(Clone, Copy)]
-struct Full {
+pub(super) struct Full {
     outlook: Outlook,
     wants: Wants,
     /// The deadline of the drain of the only backend that will do: from then on others have to.
     lapses: Option<Moment>,
 }
 
+/// What ends waiting, besides a turn and the client.
+#[derive(Clone, Copy)]
+pub(super) struct Alarms {
+    pub(super) look_again: Option<Moment>,
+    pub(super) lapses: Option<Moment>,
+    pub(super) keep_alive: Option<Moment>,
+    pub(super) until: Moment,
+}
+
 /// How waiting ended, other than with a turn.
-enum Woken {
+pub(super) enum Woken {
     Turn(Turn),
     /// Time has made room.
     Again,
@@ -82,21 +93,26 @@ pub(super) async fn find(state: &State, session: &mut Session, ctx: &mut Request
 async fn look_or_wait(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<Option<Found>> {
     let Some(route) = &ctx.route else { return Err(ctx.refuse(Reject::Internal)) };
     let line = Arc::clone(route.pool().pool.line());
-    let seat = line.seat();
-    let look = if seat.is_taken { survey(state, route, &ctx.tried) } else { look(state, route, &ctx.tried) };
+    let (seat, deferred_seat) = (line.seat(), route.pool().pool.deferred().seat());
+    let look = if seat.is_taken { survey(state, route, &ctx.tried) } else { look(state, route, ctx) };
     let full = match look {
         Look::Found(found) => return Ok(Some(*found)),
         Look::Full(full) => full,
+        Look::Deferred(deferred) => return deferral::wait(state, session, ctx, deferred, deferred_seat).await,
         Look::None => return Err(none(ctx)),
     };
     let (now, settings) = (time::now(), route.pool().queue);
     let wait_until =
-        *ctx.wait_until.get_or_insert_with(|| route.received + allowed(settings.max_wait, full.outlook.ttft));
+        // The time for which it was deferred is no part of it: there was room.
+        *ctx.wait_until.get_or_insert_with(|| {
+            route.received + ctx.queued.unwrap_or_default() + allowed(settings.max_wait, full.outlook.ttft)
+        });
     let wait_until = ctx.end().map_or(wait_until, |end| end.min(wait_until));
     let ticket = Ticket {
         priority: route.plan.priority,
         is_retry: ctx.attempts > 0,
         work: full.outlook.work,
+        prefill: full.outlook.prefill,
         bytes: ctx.body.as_ref().map_or(0, |body| body.len() as u64),
         wants: full.wants,
         patience: wait_until.since(now),
@@ -135,7 +151,8 @@ async fn wait(
     let interval = ctx.route.as_ref().and_then(|route| keep_alive::interval(session, route));
     let mut due = interval.map(|interval| time::now() + interval);
     loop {
-        match woken(session, &place, &full, due, until).await {
+        let alarms = Alarms { look_again: full.outlook.look_again, lapses: full.lapses, keep_alive: due, until };
+        match woken(session, &place, alarms).await {
             Woken::Turn(Turn::Look) => match look_anew(state, ctx) {
                 Look::Found(found) => {
                     place.served(time::now());
@@ -154,6 +171,8 @@ async fn wait(
                     }
                     full = still;
                 }
+                // It would have waited for long enough, or for room.
+                Look::Deferred(_) => return Ok(None),
                 Look::None => return Err(none(ctx)),
             },
             Woken::Again => {
@@ -175,7 +194,7 @@ async fn wait(
     }
 }
 
-async fn woken(session: &mut Session, place: &Place, full: &Full, keep_alive: Option<Moment>, until: Moment) -> Woken {
+pub(super) async fn woken(session: &mut Session, place: &Place, alarms: Alarms) -> Woken {
     let now = time::now();
     let at = async |moment: Option<Moment>| match moment {
         Some(moment) => sleep(moment.since(now)).await,
@@ -192,27 +211,32 @@ async fn woken(session: &mut Session, place: &Place, full: &Full, keep_alive: Op
         biased;
         error = gone => Woken::Gone(error),
         turn = place.turn() => Woken::Turn(turn),
-        () = sleep(until.since(now)) => Woken::TimedOut,
-        () = at(full.lapses) => Woken::Lapsed,
-        () = at(full.outlook.look_again) => Woken::Again,
-        () = at(keep_alive) => Woken::KeepAlive,
+        () = sleep(alarms.until.since(now)) => Woken::TimedOut,
+        () = at(alarms.lapses) => Woken::Lapsed,
+        () = at(alarms.look_again) => Woken::Again,
+        () = at(alarms.keep_alive) => Woken::KeepAlive,
     }
 }
 
 /// Looks in the newest view.
-fn look_anew(state: &State, ctx: &mut RequestContext) -> Look {
+pub(super) fn look_anew(state: &State, ctx: &mut RequestContext) -> Look {
     let Some(route) = &mut ctx.route else { return Look::None };
     if !route.renew(&state.snapshot.load_full(), &mut ctx.tried) {
         return Look::None;
     }
-    look(state, route, &ctx.tried)
+    let Some(route) = &ctx.route else { return Look::None };
+    look(state, route, ctx)
 }
 
-fn look(state: &State, route: &Route, tried: &[usize]) -> Look {
+fn look(state: &State, route: &Route, ctx: &RequestContext) -> Look {
     let started = time::now();
     let matched = route.plan.matched(&state.index, &state.events, route.pool());
-    match peer::dispatch(route, &matched.tokens, tried) {
+    let tried = &ctx.tried;
+    // An attempt that failed has waited already.
+    let may_be_deferred = !ctx.was_deferred && ctx.attempts == 0 && route.pool().queue.max_defer.is_some();
+    match peer::dispatch(route, &matched.tokens, tried, may_be_deferred) {
         Ok(dispatched) => Look::Found(Box::new(Found { matched, dispatched, started })),
+        Err(NoBackend { deferred: Some(deferred), .. }) => Look::Deferred(deferred),
         Err(NoBackend { full, .. }) if full.is_empty() => Look::None,
         Err(NoBackend { full, .. }) => Look::Full(of_full(route, tried, &full, started)),
     }
@@ -250,7 +274,7 @@ fn identity(pool: &PoolSnapshot, index: usize) -> u64 {
 }
 
 /// The refusal of a request for which there is no backend, full or not.
-fn none(ctx: &mut RequestContext) -> Box<Error> {
+pub(super) fn none(ctx: &mut RequestContext) -> Box<Error> {
     let pool = ctx.labels().pool.to_string();
     let reject = match ctx.attempts {
         0 => Reject::NoBackend { pool },

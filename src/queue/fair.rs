@@ -48,11 +48,22 @@ impl FairOrder {
         // What an idle flow had before gives it no claim and no debt.
         let start = if flow.waiting == 0 { self.virtual_time } else { flow.last_finish };
         let tag = Tag { finish: start.max(self.virtual_time).saturating_add(cost), id };
-        flow.waiting += 1;
         flow.last_finish = tag.finish;
+        self.add(tag, cost);
+        tag
+    }
+
+    /// Adds a request that goes before all of a higher `finish`, whatever flows are owed. One order has either these or those.
+    pub(super) fn push_at(&mut self, finish: u64, id: Id, cost: u64) -> Tag {
+        let tag = Tag { finish, id };
+        self.add(tag, cost);
+        tag
+    }
+
+    fn add(&mut self, tag: Tag, cost: u64) {
+        self.flows[flow_of(cost)].waiting += 1;
         self.total_cost += cost;
         self.waiting.insert(tag, cost);
-        tag
     }
 
     /// Takes a request out. One that was served moves the clock.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::state::{Entered, Id, Queue, Refused, Stats};
-use super::{Priority, QueueSettings, Room, Ticket};
+use super::{Order, Priority, QueueSettings, Room, Ticket};
 use crate::time::{self, Moment};
 
 /// The requests that wait for one pool.
@@ -56,6 +56,11 @@ pub enum Turn {
 // === impl Line ===
 
 impl Line {
+    /// A line in which nobody waits.
+    pub fn new(order: Order) -> Self {
+        Self(Mutex::new(State { queue: Queue::new(order), wakers: HashMap::new() }))
+    }
+
     /// How the line is now. To be asked before a request looks for room, so that nothing that happens between the look and
     /// [`Line::enter`] is missed.
     pub fn seat(&self) -> Seat {

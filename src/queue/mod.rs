@@ -11,6 +11,9 @@
 //! 4. locality, within bounds: room at a backend goes to a request nearby in the order that has its prefix there. A request
 //!    that was passed over [`PATIENCE`] times takes whatever comes (delay scheduling: Zaharia et al., EuroSys 2010).
 //!
+//! A second line of a pool ([`crate::pool::Pool::deferred`]) holds requests that wait although there is room, because their
+//! prefill is long: there, within a priority, [`Order::ShortFirst`] is the order.
+//!
 //! Everything but [`mod@line`] is pure: it is told the time and does nothing but answer. [`Line`] adds what wakes those that
 //! wait: one of them at a time has the *turn* to look for room, so that a backend's freed place wakes one request and not
 //! all of them, and none is lost between a look and a wait.
@@ -29,8 +32,15 @@ use std::time::Duration;
 /// backends to get room twice or thrice.
 const PATIENCE: u32 = 32;
 
+/// How many seconds later a request may come and go first whose prefill takes a second less. With none, first come, first
+/// served, long ones make each other wait for longer: docs/routing.md.
+const SHORTNESS: u32 = 20;
+
 /// How far behind the next request one is looked for that has its prefix where room is.
 const LOOKAHEAD: usize = 64;
+
+/// [`QueueSettings::max_defer`], unless it is set.
+pub const MAX_DEFER: Duration = Duration::from_secs(30);
 
 /// What a request costs besides its prefill, in the same units: it takes a place in a batch, whatever its prompt.
 const REQUEST_COST: f64 = 256.0;
@@ -59,6 +69,8 @@ pub struct QueueSettings {
     pub max_bytes: u64,
     /// How long one may wait for its first token, as far as that is known beforehand.
     pub max_wait: Duration,
+    /// How long a request may be deferred because its prefill is long; none if none is.
+    pub max_defer: Option<Duration>,
 }
 
 /// What a request is to the queue.
@@ -70,12 +82,25 @@ pub struct Ticket {
     pub is_retry: bool,
     /// Its prefill, in work units.
     pub work: f64,
+    /// The time that this takes.
+    pub prefill: Duration,
     /// Bytes that it holds.
     pub bytes: u64,
     /// Where it would go.
     pub wants: Wants,
     /// How long it may wait from now.
     pub patience: Duration,
+}
+
+/// Who goes first within a priority.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Fair shares of prefill for short and long prompts.
+    #[default]
+    Fair,
+    /// The shortest prefill, by arrival and [`SHORTNESS`] times the prefill's time: nobody waits for one that came so much
+    /// later, so all that came in a bounded time are all that go before it.
+    ShortFirst,
 }
 
 /// Where a request would go, by [`crate::pool::Backend::identity`].
@@ -115,7 +140,12 @@ pub enum Refusal {
 
 impl Default for QueueSettings {
     fn default() -> Self {
-        Self { max_requests: 1_024, max_bytes: 256 << 20, max_wait: Duration::from_secs(30) }
+        Self {
+            max_requests: 1_024,
+            max_bytes: 256 << 20,
+            max_wait: Duration::from_secs(30),
+            max_defer: Some(MAX_DEFER),
+        }
     }
 }
 

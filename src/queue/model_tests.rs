@@ -53,6 +53,7 @@ fn ticket() -> impl Strategy<Value = Ticket> {
             priority,
             is_retry,
             work,
+            prefill: Duration::ZERO,
             bytes,
             wants,
             patience: Duration::from_secs(30),
@@ -72,7 +73,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-const SETTINGS: QueueSettings = QueueSettings { max_requests: 12, max_bytes: 800, max_wait: Duration::from_secs(30) };
+const SETTINGS: QueueSettings =
+    QueueSettings { max_requests: 12, max_bytes: 800, max_wait: Duration::from_secs(30), max_defer: None };
 
 // === impl Model ===
 
@@ -167,8 +169,8 @@ proptest! {
     #![proptest_config(config(400))]
 
     #[test]
-    fn no_room_goes_unnoticed_and_nothing_is_lost(steps in prop::collection::vec(step(), 1..120)) {
-        let (mut queue, mut model) = (Queue::default(), Model::default());
+    fn no_room_goes_unnoticed_and_nothing_is_lost(order in prop::sample::select(vec![Order::Fair, Order::ShortFirst]), steps in prop::collection::vec(step(), 1..120)) {
+        let (mut queue, mut model) = (Queue::new(order), Model::default());
         for (second, step) in (0..).zip(&steps) {
             model.apply(&mut queue, step, Moment::at(Duration::from_secs(second)));
             model.check(&queue);
@@ -183,11 +185,41 @@ proptest! {
     }
 
     #[test]
+    fn in_a_short_first_line_nobody_goes_before_one_that_came_long_before(
+        prefills in prop::collection::vec(0.0..10.0_f64, 1..60), watched in 0.0..10.0_f64, every in 0.1..5.0_f64,
+    ) {
+        let settings = QueueSettings { max_requests: 1_000, max_bytes: u64::MAX, ..SETTINGS };
+        let mut queue = Queue::new(Order::ShortFirst);
+        let mut enter = |prefill: f64, now: f64| {
+            let ticket = Ticket {
+                priority: Priority::Normal, is_retry: false, work: 1.0, prefill: Duration::from_secs_f64(prefill), bytes: 0,
+                wants: Wants::Any, patience: Duration::MAX,
+            };
+            let seen = Some(queue.events());
+            queue.enter(ticket, seen, &settings, Moment::at(Duration::from_secs_f64(now))).unwrap().id
+        };
+        let first = enter(watched, 0.0);
+        let came: BTreeMap<Id, f64> = prefills.iter().zip(1..).map(|(&prefill, place)| {
+            let now = f64::from(place) * every;
+            (enter(prefill, now), now)
+        }).collect();
+        queue.stir(Room::Anywhere);
+        loop {
+            let id = queue.turn().unwrap();
+            queue.leave(id, true, Moment::ORIGIN);
+            if id == first {
+                break;
+            }
+            prop_assert!(came[&id] <= 20.0 * watched + 1e-6, "one that came after {} s", came[&id]);
+        }
+    }
+
+    #[test]
     fn nobody_waits_longer_than_its_share(costs in prop::collection::vec(1.0..200_000.0_f64, 2..80), last in 1.0..200_000.0_f64) {
-        let settings = QueueSettings { max_requests: 1_000, max_bytes: u64::MAX, max_wait: Duration::MAX };
+        let settings = QueueSettings { max_requests: 1_000, max_bytes: u64::MAX, max_wait: Duration::MAX, max_defer: None };
         let mut queue = Queue::default();
         let ticket = |work| Ticket {
-            priority: Priority::Normal, is_retry: false, work, bytes: 0, wants: Wants::Any, patience: Duration::MAX,
+            priority: Priority::Normal, is_retry: false, work, prefill: Duration::ZERO, bytes: 0, wants: Wants::Any, patience: Duration::MAX,
         };
         let enter = |queue: &mut Queue, work| queue.enter(ticket(work), None, &settings, Moment::ORIGIN).unwrap().id;
         let class = |work: f64| [1_024.0, 4_096.0, 16_384.0, 65_536.0].iter().position(|end| (REQUEST_COST + work).floor() <= *end);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::drain::Drain;
 use super::fair::{FairOrder, Tag};
-use super::{LOOKAHEAD, PATIENCE, Priority, QueueSettings, Refusal, Room, Ticket, Wants};
+use super::{LOOKAHEAD, Order, PATIENCE, Priority, QueueSettings, Refusal, Room, SHORTNESS, Ticket, Wants};
 use crate::time::Moment;
 
 /// A request that waits, or has waited: never given twice, in the order of arrival.
@@ -20,6 +20,7 @@ pub(super) type Id = u64;
 /// All that wait for one pool.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
+    order: Order,
     next_id: Id,
     entries: HashMap<Id, Entry>,
     /// Further attempts, with their costs.
@@ -92,6 +93,10 @@ pub(super) struct Admitted {
 // === impl Queue ===
 
 impl Queue {
+    pub(super) fn new(order: Order) -> Self {
+        Self { order, ..Self::default() }
+    }
+
     /// Begins to wait. `seen` is the number of events before the request looked for room in vain; none if it has not looked.
     pub(super) fn enter(
         &mut self,
@@ -105,7 +110,7 @@ impl Queue {
         self.next_id += 1;
         let tag = match ticket.is_retry {
             true => None,
-            false => Some(self.classes[ticket.priority.index()].push(id, cost)),
+            false => Some(self.push(id, &ticket, cost, now)),
         };
         if tag.is_none() {
             self.first.insert(id, cost);
@@ -132,6 +137,14 @@ impl Queue {
             self.ask_to_look(Room::Anywhere);
         }
         Ok(Admitted { id, entered, displaced })
+    }
+
+    fn push(&mut self, id: Id, ticket: &Ticket, cost: u64, now: Moment) -> Tag {
+        let class = &mut self.classes[ticket.priority.index()];
+        match self.order {
+            Order::Fair => class.push(id, cost),
+            Order::ShortFirst => class.push_at((now + ticket.prefill.saturating_mul(SHORTNESS)).as_nanos(), id, cost),
+        }
     }
 
     /// There may be room.

@@ -4,7 +4,8 @@ use super::state::{Admitted, Id, Queue};
 use super::*;
 use crate::time::Moment;
 
-const SETTINGS: QueueSettings = QueueSettings { max_requests: 8, max_bytes: 1_000, max_wait: Duration::from_secs(30) };
+const SETTINGS: QueueSettings =
+    QueueSettings { max_requests: 8, max_bytes: 1_000, max_wait: Duration::from_secs(30), max_defer: None };
 
 fn at(seconds: f64) -> Moment {
     Moment::at(Duration::from_secs_f64(seconds))
@@ -15,6 +16,7 @@ fn ticket() -> Ticket {
         priority: Priority::Normal,
         is_retry: false,
         work: 100.0,
+        prefill: Duration::ZERO,
         bytes: 10,
         wants: Wants::Any,
         patience: Duration::from_secs(30),
@@ -211,6 +213,24 @@ fn who_cannot_make_it_is_told_at_once() {
     assert_eq!(refused.reason, Refusal::TooLong);
     assert!((1.8..2.4).contains(&refused.estimate.unwrap().as_secs_f64()), "{refused:?}");
     assert_eq!(queue.stats(at(4.0)).requests, [0, 21, 0], "the refused one does not wait");
+}
+
+#[test]
+fn in_a_short_first_line_a_second_of_prefill_weighs_as_much_as_coming_20_s_later() {
+    let mut queue = Queue::new(Order::ShortFirst);
+    let mut enter = |prefill: f64, now: f64| {
+        let prefill = Duration::from_secs_f64(prefill);
+        let seen = Some(queue.events());
+        queue.enter(Ticket { prefill, ..ticket() }, seen, &SETTINGS, at(now)).unwrap().id
+    };
+    let long = enter(2.0, 0.0);
+    let short = enter(0.5, 1.0);
+    let in_time = enter(1.0, 19.0);
+    let late = enter(1.0, 21.0);
+    let urgent = Ticket { priority: Priority::High, prefill: Duration::from_secs(9), ..ticket() };
+    let seen = Some(queue.events());
+    let urgent = queue.enter(urgent, seen, &SETTINGS, at(30.0)).unwrap().id;
+    assert_eq!(drain(&mut queue), [urgent, short, in_time, long, late]);
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@
 //! queue + prefill               q / rate, w / rate        this request's wait for its first token...
 //! slowdown                      (queue + prefill) * f/F   ...stretched by neighbours
 //! price                         (4 + min(0.05 d, 3)) * w / rate   prefill put on the fleet: the locality term
-//! decode                        1.3e-5 (t + n f)            decode interference: its context on theirs and theirs on its
+//! decode                        1.3e-5 (t + n f)            decode interference: its context on theirs and theirs on its;
+//!                                                           0.3 above the least at most while the pool is behind
 //! balance                       6 max(0, (r + 20) / (R + 20) - 1.15) * min(1, F)   requests lately above a fair share
 //! memory, slots                 waits when the engine reports no room
 //! ```
@@ -19,6 +20,7 @@
 
 use smallvec::SmallVec;
 
+use super::backlog::Backlog;
 use super::{Candidate, INLINE, Query};
 use crate::pool::{CostModel, MAX_WORK, RECENT_MEMORY, number_within};
 
@@ -61,6 +63,10 @@ pub(super) struct Means {
     pub(super) residence: f64,
     /// Requests in flight, of this router.
     pub(super) in_flight: f64,
+    /// The least context that the request would be read beside ([`Candidate::shared_context`]), in tokens.
+    pub(super) least_context: f64,
+    /// Whether first tokens wait for prefill everywhere.
+    pub(super) is_behind: bool,
 }
 
 /// The costs of all candidates, in their order.
@@ -76,7 +82,7 @@ pub fn work(uncached_tokens: u32, prompt_tokens: u32, model: &CostModel) -> f64 
 
 /// The costs of `candidates` for `query`, as the `cost` policy sees them.
 pub fn score(model: &CostModel, query: &Query, candidates: &[Candidate]) -> Costs {
-    let means = Means::of(candidates);
+    let means = Means::of(query, candidates);
     candidates.iter().map(|candidate| CostTerms::of(model, query, candidate, means)).collect()
 }
 
@@ -88,7 +94,7 @@ pub(crate) fn uncached_tokens(prompt_tokens: u32, matched_tokens: u32) -> u32 {
 // === impl Means ===
 
 impl Means {
-    pub(super) fn of(candidates: &[Candidate]) -> Self {
+    pub(super) fn of(query: &Query, candidates: &[Candidate]) -> Self {
         let mean = |of: fn(&Candidate) -> f64| candidates.iter().map(of).sum::<f64>() / candidates.len().max(1) as f64;
         let rate = mean(|candidate| number_within(1.0, LARGE, candidate.rate)).max(1.0);
         let in_flight = mean(|candidate| f64::from(candidate.load.in_flight));
@@ -105,6 +111,11 @@ impl Means {
                 f64::INFINITY
             },
             in_flight,
+            least_context: candidates
+                .iter()
+                .map(|candidate| candidate.shared_context(query))
+                .fold(f64::INFINITY, f64::min),
+            is_behind: Backlog::of(candidates).is_behind(),
         }
     }
 }
@@ -149,7 +160,7 @@ impl CostTerms {
             prefill,
             slowdown: (queue + prefill) * (candidate.neighbours() / means.neighbours),
             price: price * prefill,
-            decode: bounded(model.decode_seconds_per_token) * candidate.shared_context(query),
+            decode: decode(model, query, candidate, means),
             balance: balance(model, candidate, means),
             memory: residence(model, means) * turnovers_for_memory(uncached, candidate),
             slots: residence(model, means) * turnovers_for_a_slot(candidate),
@@ -181,6 +192,14 @@ impl Candidate {
         let theirs = self.load.prompt_tokens as f64 + self.others.prompt_tokens as f64;
         theirs + f64::from(query.prompt_tokens) * self.neighbours()
     }
+}
+
+/// What the request costs in decoding. While the pool is behind, a backend that has little of it (one that was away) must not
+/// draw everyone there: what it saves in decoding they would spend in its queue.
+fn decode(model: &CostModel, query: &Query, candidate: &Candidate, means: Means) -> f64 {
+    let seconds = |context: f64| bounded(model.decode_seconds_per_token) * bounded(context);
+    let most = if means.is_behind { seconds(means.least_context) + bounded(model.decode_limit_behind) } else { LARGE };
+    seconds(candidate.shared_context(query)).min(most)
 }
 
 /// What it costs that the candidate got more than a fair share of the requests lately. Nothing waits for it now; but hot

@@ -3,8 +3,9 @@
 //! Everything happens inside [`crate::pool::Pool::decide`]: the next decision of the pool sees this one's work in
 //! flight, however many requests arrive at once.
 
+use super::backlog::{Backlog, Deferred};
 use super::{Candidate, Decision, Exclusion, Filtered, Pass, Query, candidates, choose};
-use crate::pool::{Admission, Answer, InFlight, PoolSnapshot, ProbePermit};
+use crate::pool::{Admission, Answer, InFlight, PolicyKind, PoolSnapshot, ProbePermit};
 use crate::time::Moment;
 
 /// A chosen backend with the request accounted for. Dropping it undoes that.
@@ -30,6 +31,8 @@ pub struct NoBackend {
     pub excluded: Vec<(usize, Exclusion)>,
     /// Those that will do as soon as they have room.
     pub full: Vec<Candidate>,
+    /// Set if there is one, and the request is to wait nevertheless.
+    pub deferred: Option<Deferred>,
 }
 
 /// Chooses a backend of `pool` for one attempt and accounts for it there.
@@ -53,6 +56,9 @@ pub fn dispatch(
             let Some(decision) = choose(&pool.policy, &query, &filtered.candidates, rng) else {
                 return Err(filtered.into());
             };
+            if let Some(deferred) = deferred(pool, &query, &decision, &filtered, now) {
+                return Err(NoBackend { deferred: Some(deferred), ..NoBackend::from(filtered) });
+            }
             if let Some(dispatched) = admit(pool, decision, filtered, answer, now) {
                 return Ok(dispatched);
             }
@@ -65,8 +71,20 @@ pub fn dispatch(
 
 impl From<Filtered> for NoBackend {
     fn from(filtered: Filtered) -> Self {
-        Self { excluded: filtered.excluded.into_vec(), full: filtered.full }
+        Self { excluded: filtered.excluded.into_vec(), full: filtered.full, deferred: None }
     }
+}
+
+/// Whether the request is to wait because its prefill is long. The other policies know nothing of prefill.
+fn deferred(
+    pool: &PoolSnapshot,
+    query: &Query,
+    decision: &Decision,
+    filtered: &Filtered,
+    now: Moment,
+) -> Option<Deferred> {
+    let may_be = query.may_be_deferred && pool.policy.kind == PolicyKind::Cost;
+    may_be.then(|| Backlog::of(&filtered.candidates).defer(decision, &filtered.candidates, now))?
 }
 
 /// Takes the probe permit if the backend needs one (none if it is gone), and accounts for the request.

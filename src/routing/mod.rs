@@ -5,6 +5,7 @@
 //! endpoint and policy, and for the simulator: what it decides depends on its arguments alone. It allocates nothing for
 //! up to [`INLINE`] candidates.
 
+mod backlog;
 mod cost;
 mod dispatch;
 mod drain;
@@ -12,6 +13,7 @@ mod filter;
 mod outlook;
 mod pick;
 
+pub use backlog::Deferred;
 pub use cost::{CostTerms, Costs, score, work};
 pub use dispatch::{Dispatched, NoBackend, dispatch};
 pub use drain::OWN_TOKENS;
@@ -42,6 +44,8 @@ pub struct Query {
     pub prefix_key: Option<u64>,
     /// Index of the backend that stores what the request names.
     pub owner: Option<usize>,
+    /// Whether it may be told to wait because its prefill is long ([`Deferred`]).
+    pub may_be_deferred: bool,
 }
 
 /// What a decision needs to know of a backend.
@@ -92,7 +96,7 @@ pub fn prefix_key(blocks: &[BlockHash], block_tokens: NonZeroU32) -> Option<u64>
 
 /// Chooses one of `candidates` for `query`; none if there are none.
 pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mut fastrand::Rng) -> Option<Decision> {
-    let means = cost::Means::of(candidates);
+    let means = cost::Means::of(query, candidates);
     let chosen = match policy.kind {
         PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates, means),
         PolicyKind::LocalityFirst { overload_factor } => pick::warmest(overload_factor, query, candidates),

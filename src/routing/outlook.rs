@@ -13,6 +13,8 @@ pub struct Outlook {
     pub warmest: Option<usize>,
     /// Its prefill there, in work units.
     pub work: f64,
+    /// The time that this takes by itself.
+    pub prefill: Duration,
     /// How long its first token will take once it is sent: the mean of what is pending, and its own prefill.
     pub ttft: Duration,
     /// When time alone makes room, if all goes on as it is.
@@ -34,6 +36,7 @@ impl Outlook {
         Self {
             warmest: warmest.filter(|_| matched > 0).map(|candidate| candidate.index),
             work,
+            prefill: Duration::try_from_secs_f64(work / rate).unwrap_or(Duration::MAX),
             ttft: Duration::try_from_secs_f64(pending + work / rate).unwrap_or(Duration::MAX),
             look_again: changes.min(),
         }

@@ -32,7 +32,14 @@ mod tests {
     use crate::pool::LoadView;
     use crate::shadow::tests::candidate;
 
-    const QUERY: Query = Query { prompt_tokens: 1_000, turn: 0, session_key: None, prefix_key: None, owner: None };
+    const QUERY: Query = Query {
+        prompt_tokens: 1_000,
+        turn: 0,
+        session_key: None,
+        prefix_key: None,
+        owner: None,
+        may_be_deferred: false,
+    };
 
     fn of(candidates: &[Candidate], chosen: usize) -> Detour {
         detour(&CostModel::default(), &QUERY, candidates, chosen)

@@ -12,6 +12,7 @@ use super::outcome::Objective;
 use super::setup::{Contender, Locality, Setup};
 use super::workload::Builtin;
 use crate::pool::{InFlightLimit, Limits};
+use crate::queue::MAX_DEFER;
 use crate::sim::engine::{Model, Parameters};
 
 /// Compare policies on a simulated fleet: the policies, the index and the accounting that serve, with simulated engines and
@@ -81,6 +82,9 @@ pub(crate) struct SimulateArgs {
     /// router [default: no limit]
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
     max_pending_prefill: Option<f64>,
+    /// How long a request may be deferred because its prefill is long, seconds, as `queue.max_defer` of a pool; 0: none is
+    #[arg(long, value_name = "SECONDS", default_value_t = MAX_DEFER.as_secs_f64(), value_parser = zero_or_more)]
+    max_defer: f64,
     /// How routers know what is cached: `exact` by the engines' KV events, `assumed` by their own decisions
     #[arg(long, value_name = "HOW", default_value = "assumed", value_parser = ["exact", "assumed"])]
     events: String,
@@ -172,6 +176,7 @@ impl SimulateArgs {
                 in_flight: self.max_in_flight.unwrap_or_default(),
                 max_pending_prefill: self.max_pending_prefill.map(Duration::from_secs_f64),
             },
+            max_defer: Some(Duration::from_secs_f64(self.max_defer)).filter(|most| !most.is_zero()),
             faults: self.faults.clone(),
         })
     }

@@ -14,7 +14,7 @@ use crate::pool::{
 };
 use crate::prefix::Scale;
 use crate::queue::{Line, Room, Wants};
-use crate::routing::{Candidate, Decision, Dispatched, NoBackend, Outlook, Query, dispatch, prefix_key};
+use crate::routing::{Candidate, Decision, Deferred, Dispatched, NoBackend, Outlook, Query, dispatch, prefix_key};
 use crate::sim::engine::{Engine, Load};
 use crate::time::Moment;
 
@@ -42,6 +42,8 @@ pub(super) enum Look {
     Found(Box<Routed>),
     /// None that would do has room.
     Full(Full),
+    /// There is one, and the request is to wait nevertheless.
+    Deferred(Deferred),
     /// None would do.
     None,
 }
@@ -68,7 +70,7 @@ impl Router {
         let engine = &setup.engine;
         let timing = &engine.timing;
         let growth = timing.prefill_seconds_per_token_squared / timing.prefill_seconds_per_token.max(f64::MIN_POSITIVE);
-        let cost = CostModel { work_per_context_token: growth, ..CostModel::default() };
+        let cost = CostModel { work_per_context_token: growth, ..CostModel::with_deferral(setup.max_defer.is_some()) };
         let pool = PoolSnapshot {
             limits: setup.limits,
             policy: Policy { kind: contender.policy(), cost, stale_after: STALE_AFTER },
@@ -112,6 +114,7 @@ impl Router {
         turn: &Turn,
         session_key: Option<u64>,
         tried: &[usize],
+        may_be_deferred: bool,
         engines: &[Engine],
         now: Moment,
     ) -> Look {
@@ -122,6 +125,7 @@ impl Router {
             session_key,
             prefix_key: prefix_key(blocks, self.block_tokens),
             owner: None,
+            may_be_deferred,
         };
         self.index.lookup(blocks, &mut self.matches);
         let matched = |(backend, engine): (&BackendSnapshot, &Engine)| {
@@ -138,6 +142,7 @@ impl Router {
                 let tenant = self.pool.backends[decision.index].tenant;
                 Look::Found(Box::new(Routed { decision, in_flight, blocks: self.index.begin(tenant, blocks.into()) }))
             }
+            Err(NoBackend { deferred: Some(deferred), .. }) => Look::Deferred(deferred),
             Err(NoBackend { full, .. }) if full.is_empty() => Look::None,
             Err(NoBackend { full, .. }) => Look::Full(self.full(&query, &full, now)),
         }
@@ -155,9 +160,19 @@ impl Router {
         self.pool.pool.line()
     }
 
+    /// The requests that wait because their prefill is long.
+    pub(super) fn deferred(&self) -> &Arc<Line> {
+        self.pool.pool.deferred()
+    }
+
     /// There may be more room at a backend.
     pub(super) fn stir(&self, backend: usize) {
-        self.line().stir(Room::At(self.identity(backend)));
+        self.pool.pool.stir(Room::At(self.identity(backend)));
+    }
+
+    /// There may be more room anywhere.
+    pub(super) fn stir_all(&self) {
+        self.pool.pool.stir(Room::Anywhere);
     }
 
     fn identity(&self, backend: usize) -> u64 {

@@ -22,7 +22,7 @@ use crate::sim::engine::EventKind;
 use crate::time::Moment;
 #[cfg(test)]
 pub(super) use held::run_to_nothing;
-use waiting::{Coming, Waiting};
+use waiting::{Coming, Row, Waiting};
 
 /// Between two readings of each engine's gauges: the proxy's default.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -87,7 +87,9 @@ enum Event {
     /// Utilization is read.
     Measure,
     /// Time has made room, as far as a router can tell.
-    Again { router: usize },
+    Again { router: usize, row: Row },
+    /// A request has been deferred for as long as it may.
+    Overdue { router: usize, id: u64 },
 }
 
 /// A request that has come and has not ended.
@@ -196,7 +198,8 @@ impl<'a> Run<'a> {
             Event::Share => self.share(now),
             Event::Fault { place } => self.strike(self.setup.faults[place].kind, now),
             Event::Return { backend } => self.come_back(backend),
-            Event::Again { router } => self.look_again(router, now),
+            Event::Again { router, row } => self.look_again(router, row, now),
+            Event::Overdue { router, id } => self.end_deferral(router, id, now),
             Event::Measure => self.measured.push((now, self.fleet.prefill_busy())),
         }
     }
@@ -204,7 +207,7 @@ impl<'a> Run<'a> {
     fn arrive(&mut self, session: usize, turn: usize, now: Moment) {
         let router = if self.routers.len() > 1 { self.rng.usize(..self.routers.len()) } else { 0 };
         let alone = self.alone(&self.workload.sessions[session].turns[turn]);
-        self.send(Coming { session, turn, router, arrived: now, alone, tried: None }, now);
+        self.send(Coming { session, turn, router, arrived: now, alone, tried: None, was_deferred: false }, now);
     }
 
     /// How long the first token would take, in seconds, if the engine that holds most of the prompt did nothing else.
@@ -220,10 +223,11 @@ impl<'a> Run<'a> {
 
     /// Gives a request to a backend, or lets it wait for one.
     fn send(&mut self, coming: Coming, now: Moment) {
-        let seat = self.routers[coming.router].line().seat();
+        let [full, deferred] = Row::ALL.map(|row| self.line(coming.router, row).seat());
         match self.look(&coming, now) {
             Look::Found(routed) => self.submit(coming, Some(*routed), now),
-            Look::Full(full) => self.enter(coming, full, seat, now),
+            Look::Full(outlook) => self.enter(coming, outlook, full, now),
+            Look::Deferred(how) => self.defer(coming, how, deferred, now),
             Look::None => self.submit(coming, None, now),
         }
     }
@@ -232,11 +236,12 @@ impl<'a> Run<'a> {
         let Session { turns, key, .. } = &self.workload.sessions[coming.session];
         let key = key.filter(|_| self.setup.session_keys);
         let (router, tried) = (&mut self.routers[coming.router], coming.tried.as_slice());
-        router.route(&turns[coming.turn], key, tried, self.fleet.engines(), now)
+        let may_be_deferred = self.setup.max_defer.is_some() && !coming.was_deferred && tried.is_empty();
+        router.route(&turns[coming.turn], key, tried, may_be_deferred, self.fleet.engines(), now)
     }
 
     fn submit(&mut self, coming: Coming, routed: Option<Routed>, now: Moment) {
-        let Coming { session, turn, router, arrived, alone, tried } = coming;
+        let Coming { session, turn, router, arrived, alone, tried, .. } = coming;
         let work = &self.workload.sessions[session].turns[turn];
         let backend = routed.as_ref().map_or(tried.unwrap_or(0), |routed| routed.decision.index);
         let number = self.requests.len();

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::fault::Fault;
 use crate::pool::{Limits, PolicyKind};
+use crate::queue::MAX_DEFER;
 use crate::sim::engine::{BlockCache, Parameters};
 
 /// The fleet and how it is used.
@@ -28,6 +29,8 @@ pub struct Setup {
     pub speed: f64,
     /// How much a backend is given at a time. What is beyond waits at its router, for as long as it takes.
     pub limits: Limits,
+    /// How long routers let a request wait because its prefill is long; none if they let none.
+    pub max_defer: Option<Duration>,
     /// In any order.
     pub faults: Vec<Fault>,
 }
@@ -64,6 +67,7 @@ impl Setup {
             session_keys: false,
             speed: 1.0,
             limits: Limits::default(),
+            max_defer: Some(MAX_DEFER),
             faults: Vec::new(),
         }
     }

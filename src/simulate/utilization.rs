@@ -1,7 +1,7 @@
 //! How fast sessions have to start for a given utilization.
 //!
 //! Utilization is the share of time in steps with prefill under a router that knows what is cached (`cost` with exact
-//! locality) that gives engines all at once, so a speed means the same load for every contender, whatever the limits.
+//! locality) that gives engines all at once, so a speed means the same load for every contender, whatever the limits and whether any is deferred.
 
 use super::outcome::Outcome;
 use super::run::run;
@@ -49,7 +49,8 @@ pub(super) fn speed_for(
     progress: &dyn Fn(usize),
 ) -> Result<f64, OutOfReach> {
     let limits = Limits::default();
-    let mut setup = Setup { locality: Locality::Exact, routers: 1, limits, faults: Vec::new(), ..setup.clone() };
+    let mut setup =
+        Setup { locality: Locality::Exact, routers: 1, limits, max_defer: None, faults: Vec::new(), ..setup.clone() };
     let mut tried: Vec<Measured> = Vec::new();
     for _ in 0..MOST_RUNS {
         let Outcome { utilization, .. } = run(workload, &setup, Contender::Policy(PolicyKind::Cost), seed, progress);

@@ -1,10 +1,8 @@
 //! A backend restarts, is added, or becomes three times as slow, in the middle of a load that goes on for two minutes and
 //! more: the requests of the next minute hardly wait longer.
 //!
-//! This does not hold of everything. After a restart of 30 s, an eighth of all conversations is computed again by a fleet
-//! that is an eighth smaller. At utilization 0.4 and 0.45 TTFT p90 of the next minute is 1.2 to 1.7 times as long,
-//! depending on the seeds and the time, at 0.5 1.3 to 2.3 times, at 0.7 2.5 to 12 times and 4.6 on average. There it is 1.3
-//! times as long with one cache that loses nothing (`pooled`). So the conversations' restart is tested at 0.45.
+//! The hardest is a restart of 30 s at utilization 0.7: an eighth of all conversations is computed again by a fleet that is an
+//! eighth smaller. That long prefills are deferred is what keeps it within bounds.
 
 use crate::simulated::{Figures, simulate};
 
@@ -33,9 +31,9 @@ fn with_documents_a_fault_hardly_shows() {
 }
 
 #[test]
-fn in_conversations_a_new_or_slow_backend_hardly_shows() {
+fn in_conversations_a_fault_hardly_shows() {
     let load = Load { workload: "conversation", requests: 16_000, utilization: 0.7, at: 200 };
-    load.hardly_shows(&["add@200", "slow@200:2:3"]);
+    load.hardly_shows(&["restart@200:2", "add@200", "slow@200:2:3"]);
 }
 
 #[test]

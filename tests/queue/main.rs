@@ -10,6 +10,7 @@
 mod common;
 
 mod callers;
+mod deferral;
 mod engine;
 mod goodput;
 mod hedging;

@@ -13,6 +13,9 @@ pub struct Queue {
     pub max_bytes: u64,
     /// How long one may wait for its first token, its prefill included as far as that is known; 30 s, 100 ms to 1 h.
     pub max_wait: Duration,
+    /// How long a request may be deferred because its prefill is long, with policy `cost`; 30 s, 100 ms to 1 h, `None` (in the
+    /// file none): no request is.
+    pub max_defer: Option<Duration>,
     /// How often a streamed request that waits is given a sign of life; 1 s to 5 min, by default none.
     pub keep_alive: Option<Duration>,
     /// The request header that says how urgent it is; `None`, in the file none.

@@ -145,7 +145,8 @@ impl Second {
             return Err(HedgeOutcome::NoRoom);
         }
         let matched = self.route.plan.matched(&self.state.index, &self.state.events, pool);
-        let dispatched = peer::dispatch(&self.route, &matched.tokens, &self.tried).map_err(|_| HedgeOutcome::NoRoom)?;
+        let dispatched =
+            peer::dispatch(&self.route, &matched.tokens, &self.tried, false).map_err(|_| HedgeOutcome::NoRoom)?;
         let index = dispatched.decision.index;
         let backend = &pool.backends[index];
         let is_plain = !backend.backend.origin().is_tls && backend.rank.is_none();

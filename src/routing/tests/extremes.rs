@@ -91,6 +91,7 @@ fn model() -> impl Strategy<Value = CostModel> {
             prefill_price_per_decoding: per_decoding,
             prefill_price_decoding_limit: limit,
             decode_seconds_per_token: decode,
+            decode_limit_behind: limit,
             balance_seconds: balance.0,
             balance_share: balance.1,
             balance_prior: balance.2,
@@ -112,7 +113,7 @@ proptest! {
         for (position, candidate) in candidates.iter_mut().enumerate() {
             candidate.index = position * 3;
         }
-        let query = Query { prompt_tokens, turn, session_key, prefix_key, owner: None };
+        let query = Query { prompt_tokens, turn, session_key, prefix_key, owner: None, may_be_deferred: false };
         let mut rng = fastrand::Rng::with_seed(turn);
         let factors = [PolicyKind::LocalityFirst { overload_factor: factor }, PolicyKind::ConsistentHash { overload_factor: factor }];
         for kind in KINDS.into_iter().chain(factors) {

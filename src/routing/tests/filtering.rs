@@ -281,6 +281,7 @@ fn while_others_wait_only_room_counts() {
         priority: Priority::Normal,
         is_retry: false,
         work: 1.0,
+        prefill: Duration::ZERO,
         bytes: 0,
         wants: Wants::Any,
         patience: Duration::from_secs(1),

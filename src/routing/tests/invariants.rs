@@ -76,7 +76,15 @@ fn terms(model: &CostModel, query: &Query, candidate: &Candidate, mean: f64) -> 
         model,
         query,
         candidate,
-        Means { neighbours: mean, recent: 0.0, rate: RATE, residence: 10.0, in_flight: 1.0 },
+        Means {
+            neighbours: mean,
+            recent: 0.0,
+            rate: RATE,
+            residence: 10.0,
+            in_flight: 1.0,
+            least_context: 0.0,
+            is_behind: false,
+        },
     )
 }
 
@@ -230,9 +238,18 @@ fn the_terms_are_those_of_the_formula() {
     let costs = score(&model, &query(8_000), &candidates);
     let w = 2_000.0 * (1.0 + 2.2e-5 * 14_000.0);
     let (q, d, f, mean) = (16_000.0 - 0.1 * RATE + 800.0, 30.0, 40.0, 25.0);
-    let means = Means { neighbours: mean, recent: 175.0, rate: RATE, residence: 60.0 * 20.5 / 175.0, in_flight: 20.5 };
-    assert_eq!(Means::of(&candidates), means);
-    let (decode, balance) = (1.3e-5 * (300_000.0 + 8_000.0 * f), 6.0 * (370.0 / 195.0 - 1.15));
+    // Pending are 1 s on average, and a prefill of 120/175 s is long.
+    let means = Means {
+        neighbours: mean,
+        recent: 175.0,
+        rate: RATE,
+        residence: 60.0 * 20.5 / 175.0,
+        in_flight: 20.5,
+        least_context: 80_000.0,
+        is_behind: true,
+    };
+    assert_eq!(Means::of(&query(8_000), &candidates), means);
+    let (decode, balance) = (1.3e-5 * 80_000.0 + 0.3, 6.0 * (370.0 / 195.0 - 1.15));
     let expected = (q + w) / RATE * (1.0 + f / mean) + (4.0 + 0.05 * d) * w / RATE + decode + balance;
     assert!((costs[0].total() / expected - 1.0).abs() < 1e-12, "{:?} is not {expected}", costs[0]);
     let named: f64 = costs[0].named().iter().map(|(_, seconds)| seconds).sum();

@@ -2,6 +2,7 @@
 //! more than an engine can hold, is the locality index's own, and here only its effect is: a claim beyond the prompt
 //! counts as the prompt.
 
+mod deferral;
 mod extremes;
 mod filtering;
 mod invariants;
@@ -10,6 +11,7 @@ mod policies;
 use std::time::Duration;
 
 use super::*;
+use crate::pool::CostModel;
 
 pub(super) const RATE: f64 = 8_000.0;
 

@@ -39,7 +39,10 @@ impl Run<'_> {
             let is_pending = matches!(state, State::Pending(_));
             drop(state);
             if is_pending {
-                self.send(Coming { session, turn, router, arrived, alone, tried: Some(backend) }, now);
+                self.send(
+                    Coming { session, turn, router, arrived, alone, tried: Some(backend), was_deferred: true },
+                    now,
+                );
             } else {
                 self.give_up(session, turn, arrived, backend, now);
             }

@@ -1,0 +1,90 @@
+//! Long prefills wait while backends have much to compute, and nobody else does.
+
+use crate::Bench;
+use crate::common::eventually;
+
+/// No backend is full for what is pending: all that waits is deferred.
+const KEYS: &str = "max_pending_prefill: none";
+
+/// So many in a minute make a prefill of a second or two a long one.
+const SHORT_ONES: usize = 120;
+
+// === impl Bench ===
+
+impl Bench {
+    /// One backend that many short requests came to, and that has a very long prefill to do.
+    async fn start_busy(keys: &str) -> (Self, crate::Asked) {
+        let bench = Self::start(1, &format!("{KEYS}, {keys}")).await;
+        bench.answer(SHORT_ONES);
+        for number in 0..SHORT_ONES {
+            bench.ask(&format!("short {number}"), "").served().await;
+        }
+        let busy = bench.ask(&"much ".repeat(100_000), "");
+        bench.until_received(SHORT_ONES + 1).await;
+        (bench, busy)
+    }
+
+    fn ask_long(&self) -> crate::Asked {
+        self.ask(&"long ".repeat(20_000), "")
+    }
+
+    async fn until_deferred(&self, requests: usize) {
+        let what = format!("{requests} requests are deferred");
+        eventually(&what, async || self.proxy.metric("deferred_requests", "").await == requests as f64).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_prefill_waits_until_the_backend_has_less_to_do_and_a_short_one_does_not() {
+    let (bench, busy) = Bench::start_busy("policy: cost").await;
+    let long = bench.ask_long();
+    bench.until_deferred(1).await;
+    let short = bench.ask("short", "");
+    bench.until_received(SHORT_ONES + 2).await;
+    assert_eq!(bench.proxy.metric("deferred_requests", "").await, 1.0);
+    bench.answer(3);
+    for request in [busy, short, long] {
+        request.served().await;
+    }
+    assert_eq!(bench.proxy.metric("deferral_seconds_count", "").await, 1.0);
+    assert_eq!(bench.proxy.metric("queue_wait_seconds_count", r#"priority="normal""#).await, 0.0);
+    bench.proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_goes_when_it_has_waited_for_as_long_as_it_may() {
+    let (bench, busy) = Bench::start_busy("queue: {max_defer: 300ms}").await;
+    let long = bench.ask_long();
+    bench.until_received(SHORT_ONES + 2).await;
+    assert_eq!(
+        bench.proxy.metric("deferral_seconds_count", "").await,
+        1.0,
+        "it was deferred, and the backend is busy still"
+    );
+    bench.answer(2);
+    busy.served().await;
+    long.served().await;
+    bench.proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_is_not_waited_for_and_none_waits_where_none_is_to() {
+    let (bench, busy) = Bench::start_busy("policy: cost").await;
+    let long = bench.ask_long();
+    bench.until_deferred(1).await;
+    long.leave();
+    bench.until_deferred(0).await;
+    bench.answer(1);
+    busy.served().await;
+    bench.proxy.let_go().await;
+
+    for keys in ["queue: {max_defer: none}", "queue: {max_requests: 0}", "policy: least_request"] {
+        let (bench, busy) = Bench::start_busy(keys).await;
+        let long = bench.ask_long();
+        bench.until_received(SHORT_ONES + 2).await;
+        bench.answer(2);
+        busy.served().await;
+        long.served().await;
+        bench.proxy.let_go().await;
+    }
+}
