@@ -3,6 +3,9 @@
 //! There is room for it, so it is never refused for that: if it may wait no longer, or nobody more can, it goes at once. It
 //! waits in a line of its own, in which the shortest prefills go first, and does so once at most.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use pingora_core::Result;
 use pingora_proxy::Session;
 
@@ -14,8 +17,6 @@ use crate::queue::{Place, Seat, Ticket, Turn, Wants};
 use crate::routing::Deferred;
 use crate::state::State;
 use crate::time::{self, Moment};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// None if the request is to look once more and to go.
 pub(super) async fn wait(
