@@ -345,6 +345,9 @@ async fn after_its_time_an_ejected_backend_is_probed_by_one_request_and_readmitt
     })
     .await;
 
+    // A client has its answer a moment before the request counts as done.
+    eventually("it is done", async || proxy.backend("sick").await["in_flight"] == 0).await;
+
     // The next one is held open. All others go elsewhere.
     sick.set_answer(Answer::Gated);
     let posts_before = sick.posts();
