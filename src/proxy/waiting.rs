@@ -117,6 +117,8 @@ async fn look_or_wait(state: &State, session: &mut Session, ctx: &mut RequestCon
         wants: full.wants,
         patience: wait_until.since(now),
     };
+    // Who has waited for room takes it: those that stand in line would give each other the turn for ever.
+    ctx.was_deferred = true;
     let place = match line.enter(ticket, (!seat.is_taken).then_some(seat), &settings, now) {
         Ok(place) => place,
         Err(Refused { reason, estimate }) => {
@@ -171,7 +173,7 @@ async fn wait(
                     }
                     full = still;
                 }
-                // It would have waited for long enough, or for room.
+                // It is not, once it stands in line.
                 Look::Deferred(_) => return Ok(None),
                 Look::None => return Err(none(ctx)),
             },

@@ -40,8 +40,8 @@ pub(super) struct Backlog {
     long_seconds: f64,
     /// The mean of what is pending, in seconds.
     pending_seconds: f64,
-    /// The share of candidates with a long prefill's time pending.
-    busy_share: f64,
+    /// Whether too many candidates have a long prefill's time pending.
+    is_busy: bool,
 }
 
 // === impl Backlog ===
@@ -55,7 +55,7 @@ impl Backlog {
         Self {
             long_seconds,
             pending_seconds: candidates.iter().map(Candidate::pending_seconds).sum::<f64>() / count,
-            busy_share: busy as f64 / count,
+            is_busy: busy as f64 > most_busy(count),
         }
     }
 
@@ -66,7 +66,7 @@ impl Backlog {
 
     /// What the request has to wait for that was to go where `decision` says.
     pub(super) fn defer(&self, decision: &Decision, candidates: &[Candidate], now: Moment) -> Option<Deferred> {
-        let is_deferred = decision.cost.prefill > self.long_seconds && self.busy_share > SHARE;
+        let is_deferred = decision.cost.prefill > self.long_seconds && self.is_busy;
         let prefill = Duration::try_from_secs_f64(decision.cost.prefill).ok().filter(|_| is_deferred)?;
         let limits =
             Limits { max_pending_prefill: Duration::try_from_secs_f64(self.long_seconds).ok(), ..Limits::default() };
@@ -74,6 +74,11 @@ impl Backlog {
         let changes = busy.filter_map(|busy| limits.has_room_at(&busy.load, busy.rate, now));
         Some(Deferred { work: decision.work, prefill, look_again: changes.min() })
     }
+}
+
+/// How many of so many backends may have long prefills at a time: one in any case, unless there is no other.
+fn most_busy(backends: f64) -> f64 {
+    (SHARE * backends).max(1.0).min(backends - 1.0)
 }
 
 // === impl Candidate ===

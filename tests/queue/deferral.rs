@@ -88,3 +88,28 @@ async fn a_client_that_leaves_is_not_waited_for_and_none_waits_where_none_is_to(
         bench.proxy.let_go().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_for_room_is_not_deferred() {
+    let (bench, busy) = Bench::start_busy("max_in_flight: 2").await;
+    let second = bench.ask("short", "");
+    bench.until_received(SHORT_ONES + 2).await;
+    let mut waiting = Vec::new();
+    for number in 0..3 {
+        waiting.push(bench.ask_long());
+        bench.until_waiting(number + 1).await;
+    }
+    // There is room for one then, and the backend is as busy as before.
+    second.leave();
+    bench.until_received(SHORT_ONES + 3).await;
+    bench.until_waiting(2).await;
+    // One more than there are: the engine may not know yet that nobody waits for it.
+    bench.answer(5);
+    busy.served().await;
+    for request in waiting {
+        request.served().await;
+    }
+    let waits = bench.proxy.metric("queue_wait_seconds_count", r#"priority="normal""#).await;
+    assert_eq!((waits, bench.proxy.metric("deferral_seconds_count", "").await), (3.0, 0.0), "each has waited once");
+    bench.proxy.let_go().await;
+}

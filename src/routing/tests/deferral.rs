@@ -36,6 +36,16 @@ fn a_long_prefill_waits_while_more_than_a_quarter_of_the_backends_are_busy() {
 }
 
 #[test]
+fn of_a_few_backends_one_may_be_busy() {
+    let (busy, free) = (1.2, 0.1);
+    assert!(deferred(&fleet(&[busy, free]), LONG).is_none());
+    assert!(deferred(&fleet(&[busy, free, free]), LONG).is_none());
+    assert!(deferred(&fleet(&[busy, busy]), LONG).is_some());
+    assert!(deferred(&fleet(&[busy, busy, free]), LONG).is_some());
+    assert!(deferred(&fleet(&[busy]), LONG).is_some(), "there is no other");
+}
+
+#[test]
 fn what_is_long_is_a_matter_of_the_traffic() {
     let mut candidates = fleet(&[4.0; 4]);
     assert!(deferred(&candidates, LONG).is_some());
@@ -80,6 +90,7 @@ proptest! {
             prop_assert!(deferral.prefill.as_secs_f64() >= long - 1e-6);
             let busy = pending.iter().filter(|pending| **pending >= long - 1e-9).count();
             prop_assert!(4 * busy > pending.len());
+            prop_assert!(busy > 1 || pending.len() == 1, "one may be busy in any case");
         }
     }
 }

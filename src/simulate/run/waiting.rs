@@ -80,10 +80,12 @@ impl Run<'_> {
         }
     }
 
-    /// Takes a place in the line of its router. `seat` is how that was before the request looked in vain.
+    /// Takes a place in the line of its router. `seat` is how that was before the request looked in vain. Who has waited for
+    /// room is not deferred on top.
     pub(super) fn enter(&mut self, coming: Coming, full: Full, seat: Seat, now: Moment) {
         let Full { outlook, wants } = full;
         let is_retry = coming.tried.is_some();
+        let coming = Coming { was_deferred: true, ..coming };
         let ticket = Ticket { is_retry, work: outlook.work, prefill: outlook.prefill, wants, ..ticket() };
         self.take_place(coming, Row::Full, ticket, outlook.look_again, seat, now);
     }
@@ -135,7 +137,7 @@ impl Run<'_> {
             }
             Look::Full(full) if row == Row::Deferred => {
                 place.served(now);
-                self.enter(Coming { was_deferred: true, ..coming }, full, seat, now);
+                self.enter(coming, full, seat, now);
             }
             Look::Full(full) => self.stay(place, coming, row, full.outlook.look_again),
             Look::Deferred(deferred) => self.stay(place, coming, row, deferred.look_again),
