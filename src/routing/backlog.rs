@@ -18,6 +18,9 @@ use crate::time::Moment;
 
 /// A prefill in whose time more than so many requests come to a mean backend is long.
 const LONG_REQUESTS: f64 = 2.0;
+/// What takes less is not long, however many come in its time: they would hardly notice. Where engines are much faster than
+/// is known of them yet, everything would be long otherwise.
+const LEAST_LONG_SECONDS: f64 = 0.25;
 /// More than this share of the backends have no time for a long one. With a fifth or three tenths of eight, after a restart in
 /// busy conversations, long ones wait for too long or leave the others too little: docs/routing.md.
 const SHARE: f64 = 0.25;
@@ -50,7 +53,7 @@ impl Backlog {
     pub(super) fn of(candidates: &[Candidate]) -> Self {
         let count = candidates.len().max(1) as f64;
         let recent = candidates.iter().map(|candidate| candidate.load.recent.max(0.0)).sum::<f64>() / count;
-        let long_seconds = LONG_REQUESTS * RECENT_MEMORY.as_secs_f64() / recent;
+        let long_seconds = (LONG_REQUESTS * RECENT_MEMORY.as_secs_f64() / recent).max(LEAST_LONG_SECONDS);
         let busy = candidates.iter().filter(|candidate| candidate.pending_seconds() >= long_seconds).count();
         Self {
             long_seconds,
