@@ -66,8 +66,8 @@ pub struct RequestContext {
     pub(super) was_stale: bool,
     /// How long it has waited for room, if it had to.
     pub(super) queued: Option<Duration>,
-    /// Whether it has waited because its prefill is long: it does so once at most.
-    pub(super) was_deferred: bool,
+    /// Whether it has had a place in a line, or was to have one: from then on it is not deferred.
+    pub(super) has_waited: bool,
     /// Until when it may, if it had to.
     pub(super) wait_until: Option<Moment>,
     /// Whether the header of an event stream was sent while it waited ([`super::keep_alive`]).
@@ -175,7 +175,7 @@ impl RequestContext {
             tried: SmallVec::new(),
             was_stale: false,
             queued: None,
-            was_deferred: false,
+            has_waited: false,
             wait_until: None,
             is_opened: false,
             answer: Answer::default(),

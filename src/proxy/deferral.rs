@@ -9,11 +9,11 @@ use std::time::Duration;
 use pingora_core::Result;
 use pingora_proxy::Session;
 
+use super::alarms::{Alarms, Due};
 use super::context::RequestContext;
-use super::waiting::{Alarms, Found, Look, Woken, look_anew, none, woken};
-use super::{attend, keep_alive};
+use super::waiting::{Found, Look, look_anew, none};
 use crate::pool::Pool;
-use crate::queue::{Place, Seat, Ticket, Turn, Wants};
+use crate::queue::{Place, Seat, Ticket, Wants};
 use crate::routing::Deferred;
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -28,11 +28,11 @@ pub(super) async fn wait(
 ) -> Result<Option<Found>> {
     let now = time::now();
     let Some((pool, place)) = enter(ctx, deferred, seat, now) else {
-        ctx.was_deferred = true;
+        ctx.has_waited = true;
         return Ok(None);
     };
     let found = turns(state, session, ctx, place, deferred, now).await;
-    ctx.was_deferred = true;
+    ctx.has_waited = true;
     let waited = time::now().since(now);
     ctx.queued = Some(ctx.queued.unwrap_or_default() + waited);
     state.metrics.queue.deferred(pool.name(), waited);
@@ -64,39 +64,25 @@ async fn turns(
     deferred: Deferred,
     since: Moment,
 ) -> Result<Option<Found>> {
-    let route = ctx.route.as_ref();
-    let most = route.and_then(|route| route.pool().queue.max_defer).unwrap_or_default();
+    let most = ctx.route.as_ref().and_then(|route| route.pool().queue.max_defer).unwrap_or_default();
     let until = ctx.end().map_or(since + most, |end| end.min(since + most));
-    let interval = route.and_then(|route| keep_alive::interval(session, route));
-    let mut due = interval.map(|interval| since + interval);
-    let mut look_again = deferred.look_again;
+    let mut alarms = Alarms::new(session, ctx, until);
+    alarms.look_again = deferred.look_again;
     loop {
-        match woken(session, &place, Alarms { look_again, lapses: None, keep_alive: due, until }).await {
-            Woken::Turn(Turn::Look) => match look_anew(state, ctx) {
+        match alarms.due(state, session, ctx, &place).await? {
+            Due::Look => match look_anew(state, ctx) {
                 Look::Found(found) => {
                     place.served(time::now());
                     return Ok(Some(*found));
                 }
                 Look::Deferred(still) => {
                     place.found_none();
-                    look_again = still.look_again;
+                    alarms.look_again = still.look_again;
                 }
                 Look::Full(_) => return Ok(None),
                 Look::None => return Err(none(ctx)),
             },
-            Woken::Again => {
-                look_again = None;
-                place.stir();
-            }
-            Woken::KeepAlive => {
-                place.aside(keep_alive::send(state, session, ctx)).await?;
-                due = interval.map(|interval| time::now() + interval);
-            }
-            Woken::TimedOut if ctx.end().is_some_and(|end| end <= time::now()) => {
-                return Err(attend::give_up(state, ctx));
-            }
-            Woken::TimedOut | Woken::Lapsed | Woken::Turn(Turn::Displaced) => return Ok(None),
-            Woken::Gone(error) => return Err(error.into_down()),
+            Due::TimedOut | Due::Lapsed | Due::Displaced => return Ok(None),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! it may be none, [`reject`], [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs,
 //! and [`reuse`] sees to what becomes of the connection.
 
+mod alarms;
 mod attend;
 mod blocks;
 pub mod body;

@@ -6,20 +6,19 @@
 //! Pingora does not watch the client here, so this does. A client that has sent the beginning of its next request behind this
 //! one is no longer watched, and leaves when its time is up.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pingora_core::{Error, Result};
 use pingora_proxy::Session;
-use tokio::time::sleep;
 
+use super::alarms::{Alarms, Due};
 use super::context::{RequestContext, Route};
 use super::matched::Matched;
 use super::reject::Reject;
-use super::{attend, deferral, keep_alive, peer};
+use super::{deferral, peer};
 use crate::pool::PoolSnapshot;
-use crate::queue::{Place, Refusal, Refused, Ticket, Turn, Wants};
+use crate::queue::{Place, Refusal, Refused, Ticket, Wants};
 use crate::routing::{self, Candidate, Deferred, Dispatched, NoBackend, Outlook};
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -49,28 +48,6 @@ pub(super) struct Full {
     wants: Wants,
     /// The deadline of the drain of the only backend that will do: from then on others have to.
     lapses: Option<Moment>,
-}
-
-/// What ends waiting, besides a turn and the client.
-#[derive(Clone, Copy)]
-pub(super) struct Alarms {
-    pub(super) look_again: Option<Moment>,
-    pub(super) lapses: Option<Moment>,
-    pub(super) keep_alive: Option<Moment>,
-    pub(super) until: Moment,
-}
-
-/// How waiting ended, other than with a turn.
-pub(super) enum Woken {
-    Turn(Turn),
-    /// Time has made room.
-    Again,
-    /// It is time for a sign of life.
-    KeepAlive,
-    /// It is too late for the only backend that would have done.
-    Lapsed,
-    TimedOut,
-    Gone(Box<Error>),
 }
 
 /// Finds a backend for the next attempt.
@@ -118,7 +95,7 @@ async fn look_or_wait(state: &State, session: &mut Session, ctx: &mut RequestCon
         patience: wait_until.since(now),
     };
     // Who has waited for room takes it: those that stand in line would give each other the turn for ever.
-    ctx.was_deferred = true;
+    ctx.has_waited = true;
     let place = match line.enter(ticket, (!seat.is_taken).then_some(seat), &settings, now) {
         Ok(place) => place,
         Err(Refused { reason, estimate }) => {
@@ -150,12 +127,11 @@ async fn wait(
     until: Moment,
 ) -> Result<Option<Found>> {
     let (mut full, was_bound) = (full, is_bound(full.wants));
-    let interval = ctx.route.as_ref().and_then(|route| keep_alive::interval(session, route));
-    let mut due = interval.map(|interval| time::now() + interval);
+    let mut alarms = Alarms::new(session, ctx, until);
     loop {
-        let alarms = Alarms { look_again: full.outlook.look_again, lapses: full.lapses, keep_alive: due, until };
-        match woken(session, &place, alarms).await {
-            Woken::Turn(Turn::Look) => match look_anew(state, ctx) {
+        (alarms.look_again, alarms.lapses) = (full.outlook.look_again, full.lapses);
+        match alarms.due(state, session, ctx, &place).await? {
+            Due::Look => match look_anew(state, ctx) {
                 Look::Found(found) => {
                     place.served(time::now());
                     return Ok(Some(*found));
@@ -177,46 +153,10 @@ async fn wait(
                 Look::Deferred(_) => return Ok(None),
                 Look::None => return Err(none(ctx)),
             },
-            Woken::Again => {
-                full.outlook.look_again = None;
-                place.stir();
-            }
-            Woken::KeepAlive => {
-                place.aside(keep_alive::send(state, session, ctx)).await?;
-                due = interval.map(|interval| time::now() + interval);
-            }
-            Woken::Turn(Turn::Displaced) => return Err(give_up(state, ctx, Refusal::Displaced)),
-            Woken::Lapsed => return Ok(None),
-            Woken::TimedOut if ctx.end().is_some_and(|end| end <= time::now()) => {
-                return Err(attend::give_up(state, ctx));
-            }
-            Woken::TimedOut => return Err(give_up(state, ctx, Refusal::TimedOut)),
-            Woken::Gone(error) => return Err(error.into_down()),
+            Due::Displaced => return Err(give_up(state, ctx, Refusal::Displaced)),
+            Due::Lapsed => return Ok(None),
+            Due::TimedOut => return Err(give_up(state, ctx, Refusal::TimedOut)),
         }
-    }
-}
-
-pub(super) async fn woken(session: &mut Session, place: &Place, alarms: Alarms) -> Woken {
-    let now = time::now();
-    let at = async |moment: Option<Moment>| match moment {
-        Some(moment) => sleep(moment.since(now)).await,
-        None => pending().await,
-    };
-    let gone = async {
-        match session.downstream_session.read_body_or_idle(true).await {
-            Err(error) => error,
-            // It says nothing but that the client is gone.
-            Ok(_) => pending().await,
-        }
-    };
-    tokio::select! {
-        biased;
-        error = gone => Woken::Gone(error),
-        turn = place.turn() => Woken::Turn(turn),
-        () = sleep(alarms.until.since(now)) => Woken::TimedOut,
-        () = at(alarms.lapses) => Woken::Lapsed,
-        () = at(alarms.look_again) => Woken::Again,
-        () = at(alarms.keep_alive) => Woken::KeepAlive,
     }
 }
 
@@ -235,7 +175,7 @@ fn look(state: &State, route: &Route, ctx: &RequestContext) -> Look {
     let matched = route.plan.matched(&state.index, &state.events, route.pool());
     let tried = &ctx.tried;
     // An attempt that failed has waited already.
-    let may_be_deferred = !ctx.was_deferred && ctx.attempts == 0 && route.pool().queue.max_defer.is_some();
+    let may_be_deferred = !ctx.has_waited && ctx.attempts == 0 && route.pool().queue.max_defer.is_some();
     match peer::dispatch(route, &matched.tokens, tried, may_be_deferred) {
         Ok(dispatched) => Look::Found(Box::new(Found { matched, dispatched, started })),
         Err(NoBackend { deferred: Some(deferred), .. }) => Look::Deferred(deferred),

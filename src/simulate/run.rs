@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
     fn arrive(&mut self, session: usize, turn: usize, now: Moment) {
         let router = if self.routers.len() > 1 { self.rng.usize(..self.routers.len()) } else { 0 };
         let alone = self.alone(&self.workload.sessions[session].turns[turn]);
-        self.send(Coming { session, turn, router, arrived: now, alone, tried: None, was_deferred: false }, now);
+        self.send(Coming { session, turn, router, arrived: now, alone, tried: None, has_waited: false }, now);
     }
 
     /// How long the first token would take, in seconds, if the engine that holds most of the prompt did nothing else.
@@ -236,7 +236,7 @@ impl<'a> Run<'a> {
         let Session { turns, key, .. } = &self.workload.sessions[coming.session];
         let key = key.filter(|_| self.setup.session_keys);
         let (router, tried) = (&mut self.routers[coming.router], coming.tried.as_slice());
-        let may_be_deferred = self.setup.max_defer.is_some() && !coming.was_deferred && tried.is_empty();
+        let may_be_deferred = self.setup.max_defer.is_some() && !coming.has_waited && tried.is_empty();
         router.route(&turns[coming.turn], key, tried, may_be_deferred, self.fleet.engines(), now)
     }
 

@@ -40,7 +40,7 @@ impl Run<'_> {
             drop(state);
             if is_pending {
                 self.send(
-                    Coming { session, turn, router, arrived, alone, tried: Some(backend), was_deferred: true },
+                    Coming { session, turn, router, arrived, alone, tried: Some(backend), has_waited: true },
                     now,
                 );
             } else {

@@ -42,7 +42,7 @@ pub(super) struct Coming {
     /// Where it was lost before.
     pub(super) tried: Option<usize>,
     /// Whether it goes even if its prefill is long: it has waited, or was lost before.
-    pub(super) was_deferred: bool,
+    pub(super) has_waited: bool,
 }
 
 /// The run's own size is the bound: each request waits in one place.
@@ -85,7 +85,7 @@ impl Run<'_> {
     pub(super) fn enter(&mut self, coming: Coming, full: Full, seat: Seat, now: Moment) {
         let Full { outlook, wants } = full;
         let is_retry = coming.tried.is_some();
-        let coming = Coming { was_deferred: true, ..coming };
+        let coming = Coming { has_waited: true, ..coming };
         let ticket = Ticket { is_retry, work: outlook.work, prefill: outlook.prefill, wants, ..ticket() };
         self.take_place(coming, Row::Full, ticket, outlook.look_again, seat, now);
     }
@@ -183,7 +183,7 @@ impl Run<'_> {
     pub(super) fn end_deferral(&mut self, router: usize, id: u64, now: Moment) {
         if let Some((place, coming)) = self.waiting.places.remove(&(router, Row::Deferred, id)) {
             place.served(now);
-            self.send(Coming { was_deferred: true, ..coming }, now);
+            self.send(Coming { has_waited: true, ..coming }, now);
         }
     }
 
