@@ -41,6 +41,26 @@ async fn a_body_with_a_content_length_arrives_unchanged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_comes_with_its_header() {
+    let fleet = Fleet::start(1, |exchange| {
+        Box::pin(async {
+            let (ahead, length) = (exchange.ahead(), exchange.body().await?.len());
+            exchange.respond(200, &format!("{ahead} of {length}")).await
+        })
+    })
+    .await;
+    let proxy = Setup::of(&fleet).start().await;
+    let body = body_of(4 * 1024);
+    let whole = format!("{0} of {0}", body.len());
+    let mut client = Client::connect(proxy.http).await;
+    for turn in 0..100 {
+        client.send("POST", CHAT, "", &body).await;
+        assert_eq!(client.response("POST").await.unwrap().text(), whole, "in request {turn}");
+    }
+    proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chunked_body_arrives_unchanged_and_with_its_length() {
     let fleet = Fleet::echo(1).await;
     let proxy = Setup::of(&fleet).start().await;

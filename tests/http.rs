@@ -21,7 +21,6 @@ async fn a_request_id_is_kept_or_made_and_sent_upstream() {
     let kept = client::post(proxy.http, CHAT, "x-request-id: my-id.7\r\n", &chat("x")).await;
     assert_eq!(kept.header("x-warmgate-request-id"), Some("my-id.7"));
     assert_eq!(upstream(), "my-id.7", "the client's id goes on");
-
     let made = client::post(proxy.http, CHAT, "", &chat("x")).await;
     let id = made.header("x-warmgate-request-id").unwrap().to_owned();
     assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "128 random bits: {id}");
@@ -95,7 +94,7 @@ async fn other_methods_and_paths_are_passed_through() {
         Box::pin(async move {
             let body = exchange.body().await?;
             if exchange.head.method() == "HEAD" {
-                return exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1234\r\n\r\n").await;
+                return exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\nX-Warmgate-Cached: 1\r\n\r\n").await;
             }
             if exchange.head.method() == "DELETE" {
                 return exchange.raw(b"HTTP/1.1 204 No Content\r\n\r\n").await;
@@ -109,7 +108,8 @@ async fn other_methods_and_paths_are_passed_through() {
     let mut client = Client::connect(proxy.http).await;
     client.send("HEAD", "/version", "", b"").await;
     let response = client.response("HEAD").await.unwrap();
-    assert_eq!((response.status, response.header("content-length")), (200, Some("1234")));
+    let theirs = response.header("x-warmgate-cached");
+    assert_eq!((response.status, response.header("content-length"), theirs), (200, Some("1234"), None));
     client.send("DELETE", "/v1/files/f%2F1?x=%20", "", b"").await;
     assert_eq!(client.response("DELETE").await.unwrap().status, 204, "on the same connection");
     for (method, body) in [("GET", &b""[..]), ("PUT", b"data"), ("PATCH", b"{}"), ("DELETE", b""), ("OPTIONS", b"")] {

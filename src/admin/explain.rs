@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::auth::{Caller, Room};
 use crate::pool::{PoolSnapshot, Trust};
 use crate::proxy::{Head, Matched, Plan, Reject, plan};
-use crate::routing::{self, Candidate, CostTerms, Exclusion};
+use crate::routing::{self, Candidate, CostTerms, Exclusion, Query};
 use crate::state::State;
 use crate::time::Moment;
 
@@ -33,6 +33,8 @@ pub(super) struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     caller: Option<CallerExplanation>,
     chosen: Option<String>,
+    /// Whether it would wait at the router, because its prefill is long and backends are busy.
+    is_deferred: bool,
     /// The cheapest first, then those that are out.
     backends: Vec<BackendExplanation>,
 }
@@ -83,7 +85,7 @@ const SHOWN_HASHES: usize = 32;
 /// # Errors
 /// What the request would be rejected for.
 pub(super) async fn explain(
-    state: &State,
+    state: &Arc<State>,
     path: &str,
     body: &Bytes,
     caller: Option<&Arc<Caller>>,
@@ -92,16 +94,18 @@ pub(super) async fn explain(
     let snapshot = state.snapshot.load_full();
     let class = caller.map(|caller| caller.priority());
     let head = Head { is_post: true, path, headers: &HeaderMap::new(), class };
-    let (index, plan) = plan(&snapshot, head, body, &state.responses).await?;
+    let (index, plan) = plan(state, &snapshot, head, body).await?;
     let pool = &snapshot.pools()[index];
     if let Some(caller) = caller {
         let permitted = caller.permits(plan.model.as_deref(), pool.pool.name());
         permitted.map_err(|denied| Reject::Denied { denied, model: plan.model.clone() })?;
     }
     let matched = plan.matched(&state.index, &state.events, pool);
-    let query = plan.query_in(pool);
+    let query = Query { may_be_deferred: pool.queue.max_defer.is_some(), ..plan.query_in(pool) };
     let filtered = routing::candidates(pool, &query, &matched.tokens, &[], now);
     let decision = routing::choose(&pool.policy, &query, &filtered.candidates, &mut fastrand::Rng::with_seed(0));
+    let deferral =
+        decision.as_ref().and_then(|decision| routing::deferral(pool, &query, decision, &filtered.candidates, now));
     let chosen = decision.map(|decision| decision.index);
     let costs = routing::score(&pool.policy.cost, &query, &filtered.candidates);
     let mut backends: Vec<BackendExplanation> = filtered
@@ -124,6 +128,7 @@ pub(super) async fn explain(
         block_hashes: shown_hashes(&plan),
         caller: caller.map(|caller| explain_caller(caller, now)),
         chosen: chosen.map(|index| name(pool, index)),
+        is_deferred: deferral.is_some(),
         backends,
     })
 }

@@ -125,6 +125,9 @@ fn table(answer: &Value) -> String {
     if answer["prompt_tokens"] == 0 {
         let _ = writeln!(out, "the request carries no prompt that is known at its path: it goes by load");
     }
+    if answer["is_deferred"] == true {
+        let _ = writeln!(out, "its prefill is long and backends are busy: it would wait (queue.max_defer)");
+    }
     match answer["tokenizer"].as_str() {
         Some("tokenized") | None => {}
         Some(why) => {

@@ -13,6 +13,9 @@ use pingora_http::ResponseHeader;
 
 const LINE_END: &[u8] = b"\r\n";
 
+/// What is added, mostly.
+const USUAL_BYTES: usize = 192;
+
 /// The changes to one header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Rewrite {
@@ -38,7 +41,9 @@ impl Rewrite {
     /// # Errors
     /// The value is not one of visible ASCII characters and spaces.
     pub(crate) fn add(&mut self, name: &'static str, value: fmt::Arguments<'_>) -> Result<()> {
-        self.more.reserve(128);
+        if self.more.is_empty() {
+            self.more.reserve(USUAL_BYTES);
+        }
         let start = self.more.len();
         // Writing to memory does not fail.
         let _ = write!(self.more, "{name}: {value}");

@@ -81,11 +81,7 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     let snapshot = state.snapshot.load_full();
     let bytes = ctx.body.as_ref().map(body::Buffered::bytes).unwrap_or_default();
     let head = plan::Head::of(session.req_header(), ctx.caller.as_ref().map(|caller| caller.priority()));
-    let planned = if plan::takes_long(bytes.len()) {
-        plan::plan_elsewhere(ctx.state(), Arc::clone(&snapshot), head, bytes).await
-    } else {
-        plan::plan(&snapshot, head, &bytes, &state.responses).await
-    };
+    let planned = plan::plan(&ctx.state(), &snapshot, head, &bytes).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
     callers::permit(ctx, &snapshot.pools()[pool], &plan).map_err(|reject| ctx.refuse(reject))?;
     if let Some(failure) = plan.tokenizing {

@@ -78,12 +78,32 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Reads a request and finds its pool: the index of the pool in `snapshot`, and the plan.
+/// Reads a request and finds its pool: the index of the pool in `snapshot`, and the plan. A body that takes so long that
+/// others would wait for it is read on another thread.
 ///
 /// # Errors
 /// [`Reject::BadJson`] for a body that is not JSON where only that can be served; [`Reject::UnknownModel`] if no pool
 /// takes the request.
 pub async fn plan(
+    state: &Arc<State>,
+    snapshot: &Arc<Snapshot>,
+    head: Head<'_>,
+    body: &Bytes,
+) -> Result<(usize, Plan), Reject> {
+    if body.len() <= INLINE_BYTES {
+        return plan_here(snapshot, head, body, &state.responses).await;
+    }
+    let (path, headers) = (head.path.to_owned(), head.headers.clone());
+    let Head { is_post, class, .. } = head;
+    let (state, snapshot, body) = (Arc::clone(state), Arc::clone(snapshot), body.clone());
+    let planning = tokio::task::spawn_blocking(move || {
+        let head = Head { is_post, path: &path, headers: &headers, class };
+        Handle::current().block_on(plan_here(&snapshot, head, &body, &state.responses))
+    });
+    planning.await.unwrap_or(Err(Reject::Internal))
+}
+
+async fn plan_here(
     snapshot: &Snapshot,
     head: Head<'_>,
     body: &Bytes,
@@ -109,27 +129,6 @@ pub async fn plan(
     let plan = plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses);
     let tokenizing = tokenized.as_ref().map(|tokenized| tokenized.as_ref().err().copied());
     Ok((pool, Plan { tokenizing, ..plan }))
-}
-
-/// The same as [`plan`] for a body that takes so long that others would wait for it: on another thread.
-pub(super) async fn plan_elsewhere(
-    state: Arc<State>,
-    snapshot: Arc<Snapshot>,
-    head: Head<'_>,
-    body: Bytes,
-) -> Result<(usize, Plan), Reject> {
-    let (path, headers) = (head.path.to_owned(), head.headers.clone());
-    let Head { is_post, class, .. } = head;
-    let planning = tokio::task::spawn_blocking(move || {
-        let head = Head { is_post, path: &path, headers: &headers, class };
-        Handle::current().block_on(plan(&snapshot, head, &body, &state.responses))
-    });
-    planning.await.unwrap_or(Err(Reject::Internal))
-}
-
-/// Whether a body of so many bytes is for [`plan_elsewhere`].
-pub(super) fn takes_long(bytes: usize) -> bool {
-    bytes > INLINE_BYTES
 }
 
 /// The token ids of the prompts in `body`; none if the pool has no tokenizer.

@@ -26,6 +26,12 @@ const OVERLOADED: u16 = 503;
 /// Informational responses that a backend may send before its final one; engines send none.
 const MAX_INFORMATIONAL: u32 = 16;
 
+// What is said of a decision, where `server.response_headers` has it said.
+const REQUEST_ID: &str = "x-warmgate-request-id";
+const ATTEMPTS: &str = "x-warmgate-attempts";
+const BACKEND: &str = "x-warmgate-backend";
+const CACHED: &str = "x-warmgate-cached";
+
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -142,27 +148,32 @@ fn prepare(state: &State, session: &mut Session, header: &mut ResponseHeader) {
 
 /// Says what was decided: where it can be in what is to be rewritten, else in `header`.
 fn describe(state: &State, session: &Session, header: &mut ResponseHeader, ctx: &RequestContext) -> Result<Rewrite> {
-    let mut rewrite = Rewrite::of(header);
+    let can_rewrite = downstream::can_rewrite(session);
+    let mut rewrite = if can_rewrite { Rewrite::of(header) } else { Rewrite::default() };
     if !state.config.load().server.response_headers {
         return Ok(rewrite);
     }
-    let can_rewrite = downstream::can_rewrite(session);
-    decided(ctx, |name, value| {
-        // Another proxy like this one may have been asked.
+    // Another proxy like this one may have been asked.
+    for name in [REQUEST_ID, ATTEMPTS, BACKEND, CACHED] {
         header.remove_header(name);
-        if can_rewrite { rewrite.add(name, value) } else { header.insert_header(name, value.to_string()) }
-    })?;
+    }
+    decided(
+        ctx,
+        |name, value| {
+            if can_rewrite { rewrite.add(name, value) } else { header.insert_header(name, value.to_string()) }
+        },
+    )?;
     Ok(rewrite)
 }
 
 /// Gives `add` each field that says what was decided.
 fn decided(ctx: &RequestContext, mut add: impl FnMut(&'static str, fmt::Arguments<'_>) -> Result<()>) -> Result<()> {
-    add("x-warmgate-request-id", format_args!("{}", ctx.request_id))?;
-    add("x-warmgate-attempts", format_args!("{}", ctx.attempts))?;
+    add(REQUEST_ID, format_args!("{}", ctx.request_id))?;
+    add(ATTEMPTS, format_args!("{}", ctx.attempts))?;
     let Some((route, attempt)) = ctx.route.as_ref().zip(ctx.attempt.as_ref()) else { return Ok(()) };
-    add("x-warmgate-backend", format_args!("{}", attempt.backend.name()))?;
+    add(BACKEND, format_args!("{}", attempt.backend.name()))?;
     if route.plan.endpoint.is_some() {
-        add("x-warmgate-cached", format_args!("{}/{}", attempt.matched_tokens, route.plan.prompt_tokens))?;
+        add(CACHED, format_args!("{}/{}", attempt.matched_tokens, route.plan.prompt_tokens))?;
     }
     Ok(())
 }

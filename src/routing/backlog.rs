@@ -66,17 +66,21 @@ impl Backlog {
     pub(super) fn is_behind(&self) -> bool {
         self.pending_seconds >= SHARE * self.long_seconds
     }
+}
 
-    /// What the request has to wait for that was to go where `decision` says.
-    pub(super) fn defer(&self, decision: &Decision, candidates: &[Candidate], now: Moment) -> Option<Deferred> {
-        let is_deferred = decision.cost.prefill > self.long_seconds && self.is_busy;
-        let prefill = Duration::try_from_secs_f64(decision.cost.prefill).ok().filter(|_| is_deferred)?;
-        let limits =
-            Limits { max_pending_prefill: Duration::try_from_secs_f64(self.long_seconds).ok(), ..Limits::default() };
-        let busy = candidates.iter().filter(|candidate| candidate.pending_seconds() >= self.long_seconds);
-        let changes = busy.filter_map(|busy| limits.has_room_at(&busy.load, busy.rate, now));
-        Some(Deferred { work: decision.work, prefill, look_again: changes.min() })
+/// What a request has to wait for that was to go where `decision` says.
+pub(super) fn defer(decision: &Decision, candidates: &[Candidate], now: Moment) -> Option<Deferred> {
+    // Most are short, and need no look at the others.
+    let prefill = Some(decision.cost.prefill).filter(|&seconds| seconds > LEAST_LONG_SECONDS)?;
+    let Backlog { long_seconds, is_busy, .. } = Backlog::of(candidates);
+    if prefill <= long_seconds || !is_busy {
+        return None;
     }
+    let limits = Limits { max_pending_prefill: Duration::try_from_secs_f64(long_seconds).ok(), ..Limits::default() };
+    let busy = candidates.iter().filter(|candidate| candidate.pending_seconds() >= long_seconds);
+    let changes = busy.filter_map(|busy| limits.has_room_at(&busy.load, busy.rate, now));
+    let prefill = Duration::try_from_secs_f64(prefill).unwrap_or(Duration::MAX);
+    Some(Deferred { work: decision.work, prefill, look_again: changes.min() })
 }
 
 /// How many of so many backends may have long prefills at a time: one in any case, unless there is no other.

@@ -3,7 +3,7 @@
 //! Everything happens inside [`crate::pool::Pool::decide`]: the next decision of the pool sees this one's work in
 //! flight, however many requests arrive at once.
 
-use super::backlog::{Backlog, Deferred};
+use super::backlog::{self, Deferred};
 use super::{Candidate, Decision, Exclusion, Filtered, Pass, Query, candidates, choose};
 use crate::pool::{Admission, Answer, InFlight, PolicyKind, PoolSnapshot, ProbePermit};
 use crate::time::Moment;
@@ -56,7 +56,7 @@ pub fn dispatch(
             let Some(decision) = choose(&pool.policy, &query, &filtered.candidates, rng) else {
                 return Err(filtered.into());
             };
-            if let Some(deferred) = deferred(pool, &query, &decision, &filtered, now) {
+            if let Some(deferred) = deferral(pool, &query, &decision, &filtered.candidates, now) {
                 return Err(NoBackend { deferred: Some(deferred), ..NoBackend::from(filtered) });
             }
             if let Some(dispatched) = admit(pool, decision, filtered, answer, now) {
@@ -76,15 +76,15 @@ impl From<Filtered> for NoBackend {
 }
 
 /// Whether the request is to wait because its prefill is long. The other policies know nothing of prefill.
-fn deferred(
+pub fn deferral(
     pool: &PoolSnapshot,
     query: &Query,
     decision: &Decision,
-    filtered: &Filtered,
+    candidates: &[Candidate],
     now: Moment,
 ) -> Option<Deferred> {
     let may_be = query.may_be_deferred && pool.policy.kind == PolicyKind::Cost;
-    may_be.then(|| Backlog::of(&filtered.candidates).defer(decision, &filtered.candidates, now))?
+    may_be.then(|| backlog::defer(decision, candidates, now))?
 }
 
 /// Takes the probe permit if the backend needs one (none if it is gone), and accounts for the request.

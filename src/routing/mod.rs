@@ -15,7 +15,7 @@ mod pick;
 
 pub use backlog::Deferred;
 pub use cost::{CostTerms, Costs, score, work};
-pub use dispatch::{Dispatched, NoBackend, dispatch};
+pub use dispatch::{Dispatched, NoBackend, deferral, dispatch};
 pub use drain::OWN_TOKENS;
 pub use filter::{Exclusion, Filtered, Pass, candidates};
 pub use outlook::Outlook;

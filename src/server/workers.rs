@@ -2,8 +2,8 @@
 //!
 //! So what a connection needs stays in the caches of one core, no thread has to wake another for it, and connections to
 //! backends are kept by those who use them. Tokio's runtime of many threads moves each task to whoever is idle, which costs
-//! a proxy more than it gains: a request is some microseconds of work. What takes longer is done by
-//! others ([`crate::proxy`]).
+//! a proxy more than it gains: a request is some microseconds of work. What takes longer (large bodies, tokenizing) is given
+//! to other threads.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -73,7 +73,6 @@ impl Workers {
         Roster(Arc::clone(&self.workers))
     }
 
-    /// Runs `work` as one that the first worker does, which makes what it starts that worker's.
     #[cfg(test)]
     fn connections(&self) -> Vec<usize> {
         self.workers.iter().map(|worker| worker.connections.load(Relaxed)).collect()

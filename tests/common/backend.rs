@@ -216,6 +216,11 @@ impl Exchange {
         self.wire.body(framing).await
     }
 
+    /// Bytes of the request's body that came with its header.
+    pub fn ahead(&self) -> usize {
+        self.wire.ahead()
+    }
+
     /// The first `length` bytes of the request's body; the rest stays unread.
     pub async fn body_part(&mut self, length: usize) -> io::Result<Vec<u8>> {
         self.wire.exactly(length).await

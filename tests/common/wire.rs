@@ -63,6 +63,11 @@ impl Wire {
         }
     }
 
+    /// Bytes that came with what was read last, and were not asked for yet.
+    pub fn ahead(&self) -> usize {
+        self.buffer.len()
+    }
+
     /// A whole body.
     pub async fn body(&mut self, framing: Framing) -> io::Result<Vec<u8>> {
         match framing {

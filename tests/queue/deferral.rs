@@ -1,7 +1,9 @@
 //! Long prefills wait while backends have much to compute, and nobody else does.
 
+use serde_json::Value;
+
 use crate::Bench;
-use crate::common::eventually;
+use crate::common::{chat, client, eventually};
 
 /// No backend is full for what is pending: all that waits is deferred.
 const KEYS: &str = "max_pending_prefill: none";
@@ -28,6 +30,16 @@ impl Bench {
         self.ask(&"long ".repeat(20_000), "")
     }
 
+    /// Has these answered, and everything given back.
+    async fn end(self, requests: impl IntoIterator<Item = crate::Asked>) {
+        let requests: Vec<_> = requests.into_iter().collect();
+        self.answer(requests.len());
+        for request in requests {
+            request.served().await;
+        }
+        self.proxy.let_go().await;
+    }
+
     async fn until_deferred(&self, requests: usize) {
         let what = format!("{requests} requests are deferred");
         eventually(&what, async || self.proxy.metric("deferred_requests", "").await == requests as f64).await;
@@ -39,6 +51,11 @@ async fn a_long_prefill_waits_until_the_backend_has_less_to_do_and_a_short_one_d
     let (bench, busy) = Bench::start_busy("policy: cost").await;
     let long = bench.ask_long();
     bench.until_deferred(1).await;
+    let explained = async |prompt: &str| {
+        let explained = client::post(bench.proxy.admin, "/explain", "", &chat(prompt)).await;
+        explained.json::<Value>()["is_deferred"].as_bool()
+    };
+    assert_eq!((explained(&"long ".repeat(20_000)).await, explained("short").await), (Some(true), Some(false)));
     let short = bench.ask("short", "");
     bench.until_received(SHORT_ONES + 2).await;
     assert_eq!(bench.proxy.metric("deferred_requests", "").await, 1.0);
@@ -61,10 +78,7 @@ async fn it_goes_when_it_has_waited_for_as_long_as_it_may() {
         1.0,
         "it was deferred, and the backend is busy still"
     );
-    bench.answer(2);
-    busy.served().await;
-    long.served().await;
-    bench.proxy.let_go().await;
+    bench.end([busy, long]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,18 +88,13 @@ async fn a_client_that_leaves_is_not_waited_for_and_none_waits_where_none_is_to(
     bench.until_deferred(1).await;
     long.leave();
     bench.until_deferred(0).await;
-    bench.answer(1);
-    busy.served().await;
-    bench.proxy.let_go().await;
+    bench.end([busy]).await;
 
     for keys in ["queue: {max_defer: none}", "queue: {max_requests: 0}", "policy: least_request"] {
         let (bench, busy) = Bench::start_busy(keys).await;
         let long = bench.ask_long();
         bench.until_received(SHORT_ONES + 2).await;
-        bench.answer(2);
-        busy.served().await;
-        long.served().await;
-        bench.proxy.let_go().await;
+        bench.end([busy, long]).await;
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use pingora_core::upstreams::peer::{Tracer, Tracing};
+#[cfg(target_os = "linux")]
 use rustix::net::sockopt::set_tcp_cork;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 
@@ -160,7 +161,7 @@ impl Grip {
     /// Keeps back what is written next, until what is returned is dropped. None where that cannot be done.
     pub(in crate::proxy) fn cork(&self) -> Option<Cork> {
         let Self::Line { line, attempt } = self else { return None };
-        line.with(*attempt, |socket| set_tcp_cork(socket, true))?.ok()?;
+        line.with(*attempt, |socket| set_corked(socket, true))?.ok()?;
         Some(Cork { line: Arc::clone(line), attempt: *attempt })
     }
 }
@@ -170,8 +171,19 @@ impl Grip {
 impl Drop for Cork {
     fn drop(&mut self) {
         // One that has ended needs it no more.
-        let _ = self.line.with(self.attempt, |socket| set_tcp_cork(socket, false));
+        let _ = self.line.with(self.attempt, |socket| set_corked(socket, false));
     }
+}
+
+#[cfg(target_os = "linux")]
+fn set_corked(socket: BorrowedFd<'_>, is_corked: bool) -> rustix::io::Result<()> {
+    set_tcp_cork(socket, is_corked)
+}
+
+/// Elsewhere it goes in two pieces.
+#[cfg(not(target_os = "linux"))]
+fn set_corked(_: BorrowedFd<'_>, _: bool) -> rustix::io::Result<()> {
+    Err(rustix::io::Errno::NOSYS)
 }
 
 // === impl Tap ===
@@ -237,6 +249,7 @@ mod tests {
         assert!(lines.grip(lines.line(), true, near.as_raw_fd()).is_none());
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn what_is_written_under_a_cork_goes_when_it_is_drawn() {
         let ((mut near, mut far), lines) = (connection(), Arc::new(Lines::default()));

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::backlog::Backlog;
+use super::super::backlog::defer;
 use super::*;
 use crate::time::Moment;
 
@@ -20,7 +20,7 @@ fn deferred(candidates: &[Candidate], prompt_tokens: u32) -> Option<Deferred> {
     let mut rng = fastrand::Rng::with_seed(1);
     let decision =
         choose(&Policy::default(), &query(prompt_tokens), candidates, &mut rng).expect("there are candidates");
-    Backlog::of(candidates).defer(&decision, candidates, Moment::ORIGIN)
+    defer(&decision, candidates, Moment::ORIGIN)
 }
 
 const LONG: u32 = RATE as u32 * 3 / 2;
@@ -53,6 +53,9 @@ fn what_is_long_is_a_matter_of_the_traffic() {
     assert!(deferred(&candidates, LONG).is_none(), "half as many come in its time");
     candidates.iter_mut().for_each(|candidate| candidate.load.recent = 0.0);
     assert!(deferred(&candidates, 1_000_000).is_none(), "nobody comes");
+    candidates.iter_mut().for_each(|candidate| candidate.load.recent = 1e6);
+    assert!(deferred(&candidates, RATE as u32 / 5).is_none(), "a fifth of a second is short for everyone");
+    assert!(deferred(&candidates, RATE as u32 / 3).is_some());
 }
 
 #[test]
