@@ -21,6 +21,7 @@ mod target;
 
 use std::any::Any;
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -33,7 +34,7 @@ use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use pingora_core::protocols::http::server::Session as HttpSession;
 use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::tls::{ALPN, SslDigest, TlsRef};
+use pingora_core::protocols::tls::{ALPN, SslDigest};
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, IO, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
     UniqueIDType,
@@ -53,8 +54,8 @@ pub(crate) use rewrite::Rewrite;
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Downstream {
-    io: Box<dyn IO>,
-    entrance: Entrance,
+    /// Locked by those who read a body, which Pingora, whose the connection is, does not at the same time.
+    way_in: Mutex<WayIn>,
     /// What is changed in the response header that is written next.
     rewrite: Mutex<Option<Rewrite>>,
     /// A changed header, until the connection has taken it.
@@ -62,6 +63,16 @@ pub(crate) struct Downstream {
     /// Whether everything is taken and nothing sent. Written and read by the one task that has the connection.
     is_corked: AtomicBool,
 }
+
+#[derive(Debug)]
+struct WayIn {
+    io: Box<dyn IO>,
+    entrance: Entrance,
+}
+
+/// The body of an HTTP/1 request, which Pingora has a stand-in for: this is where it is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Body<'a>(&'a Downstream);
 
 /// What is spoken on a connection, and how its bytes are looked at.
 enum Entrance {
@@ -71,10 +82,15 @@ enum Entrance {
 
 /// What is wrong with the message that `session` stands for, if it was refused on its way in.
 pub(crate) fn fault(session: &HttpSession) -> Option<Fault> {
-    match &below(session)?.entrance {
+    match &below(session)?.way_in.lock().entrance {
         Entrance::Http1(http1) => http1.fault(),
         Entrance::Http2(_) => None,
     }
+}
+
+/// The body of the request that `session` stands for; none over HTTP/2, where Pingora has it.
+pub(crate) fn body(session: &HttpSession) -> Option<Body<'_>> {
+    below(session).map(Body)
 }
 
 /// Whether headers for the client of `session` can be rewritten: over HTTP/1 alone.
@@ -121,6 +137,42 @@ fn below(session: &HttpSession) -> Option<&Downstream> {
     stream.downcast_ref()
 }
 
+// === impl Body ===
+
+impl Body<'_> {
+    /// How many bytes are to come, if its header says so.
+    pub(crate) fn left(self) -> Option<u64> {
+        match &self.0.way_in.lock().entrance {
+            Entrance::Http1(http1) => http1.left(),
+            Entrance::Http2(_) => None,
+        }
+    }
+
+    /// Reads what there is behind `body`, which gets room for `most` bytes if need be; how many came, none at the end.
+    ///
+    /// # Errors
+    /// The connection failed or ended, or the framing is wrong: [`fault`] says so.
+    pub(crate) async fn read(self, body: &mut BytesMut, most: usize) -> io::Result<usize> {
+        poll_fn(|cx| self.with(|http1, io| http1.poll_body(io, cx, body, most))).await
+    }
+
+    /// Reads and drops what is left, within bounds.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) async fn skip(self) -> io::Result<()> {
+        poll_fn(|cx| self.with(|http1, io| http1.poll_skip(io, cx))).await
+    }
+
+    fn with<T>(self, with: impl FnOnce(&mut Http1, &mut Box<dyn IO>) -> Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let WayIn { io, entrance } = &mut *self.0.way_in.lock();
+        match entrance {
+            Entrance::Http1(http1) => with(http1, io),
+            Entrance::Http2(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+        }
+    }
+}
+
 // === impl Downstream ===
 
 impl Downstream {
@@ -130,13 +182,18 @@ impl Downstream {
             true => Entrance::Http2(Box::new(Http2::new(state, peer))),
             false => Entrance::Http1(Box::new(Http1::new(state, peer))),
         };
-        Self { io, entrance, rewrite: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
+        let way_in = Mutex::new(WayIn { io, entrance });
+        Self { way_in, rewrite: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
+    }
+
+    fn io(&mut self) -> Pin<&mut Box<dyn IO>> {
+        Pin::new(&mut self.way_in.get_mut().io)
     }
 
     /// Writes what is held.
     fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
-            let written = ready!(Pin::new(&mut self.io).poll_write(cx, &self.held))?;
+            let written = ready!(Pin::new(&mut self.way_in.get_mut().io).poll_write(cx, &self.held))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -152,7 +209,7 @@ impl Downstream {
                 let mut all = SmallVec::<[IoSlice<'_>; 8]>::new();
                 all.push(IoSlice::new(&self.held));
                 all.extend_from_slice(bufs);
-                ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &all))?
+                ready!(Pin::new(&mut self.way_in.get_mut().io).poll_write_vectored(cx, &all))?
             };
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -163,7 +220,7 @@ impl Downstream {
                 return Poll::Ready(Ok(written - of_held));
             }
         }
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        self.io().poll_write_vectored(cx, bufs)
     }
 
     /// Takes `bytes` behind what is held already.
@@ -196,7 +253,7 @@ impl fmt::Debug for Entrance {
 
 impl AsyncRead for Downstream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { io, entrance, .. } = &mut *self;
+        let WayIn { io, entrance } = self.way_in.get_mut();
         match entrance {
             Entrance::Http1(http1) => http1.poll_read(io, cx, buf),
             Entrance::Http2(http2) => http2.poll_read(io, cx, buf),
@@ -217,7 +274,7 @@ impl AsyncWrite for Downstream {
             }
         }
         if self.held.is_empty() {
-            return Pin::new(&mut self.io).poll_write(cx, buf);
+            return self.io().poll_write(cx, buf);
         }
         self.poll_write_behind(cx, &[IoSlice::new(buf)])
     }
@@ -232,7 +289,7 @@ impl AsyncWrite for Downstream {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        self.way_in.lock().io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -240,12 +297,12 @@ impl AsyncWrite for Downstream {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_release(cx))?;
-        Pin::new(&mut self.io).poll_flush(cx)
+        self.io().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_release(cx))?;
-        let Self { io, entrance, .. } = &mut *self;
+        let WayIn { io, entrance } = self.way_in.get_mut();
         match entrance {
             Entrance::Http1(http1) => http1.poll_leave(io, cx),
             Entrance::Http2(_) => Pin::new(io).poll_shutdown(cx),
@@ -261,68 +318,65 @@ impl Shutdown for Downstream {
         {
             log::debug!("a connection was gone before it was closed: {error}");
         }
-        Shutdown::shutdown(&mut *self.io).await;
+        Shutdown::shutdown(&mut *self.way_in.get_mut().io).await;
     }
 }
 
 #[async_trait]
 impl Peek for Downstream {
     async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
-        self.io.try_peek(buf).await
+        self.way_in.get_mut().io.try_peek(buf).await
     }
 }
 
+// `get_ssl` is none, as it is for connections without TLS: what is asked of it is in the digest.
 impl Ssl for Downstream {
-    fn get_ssl(&self) -> Option<&TlsRef> {
-        self.io.get_ssl()
-    }
-
     fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.io.get_ssl_digest()
+        self.way_in.lock().io.get_ssl_digest()
     }
 
     fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.io.selected_alpn_proto()
+        self.way_in.lock().io.selected_alpn_proto()
     }
 }
 
 impl UniqueID for Downstream {
     fn id(&self) -> UniqueIDType {
-        self.io.id()
+        self.way_in.lock().io.id()
     }
 }
 
 impl GetTimingDigest for Downstream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.io.get_timing_digest()
+        self.way_in.lock().io.get_timing_digest()
     }
 
     fn get_read_pending_time(&self) -> std::time::Duration {
-        self.io.get_read_pending_time()
+        self.way_in.lock().io.get_read_pending_time()
     }
 
     fn get_write_pending_time(&self) -> std::time::Duration {
-        self.io.get_write_pending_time()
+        self.way_in.lock().io.get_write_pending_time()
     }
 }
 
 impl GetProxyDigest for Downstream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.io.get_proxy_digest()
+        self.way_in.lock().io.get_proxy_digest()
     }
 
     fn set_proxy_digest(&mut self, digest: ProxyDigest) {
-        self.io.set_proxy_digest(digest);
+        self.way_in.get_mut().io.set_proxy_digest(digest);
     }
 }
 
 impl GetSocketDigest for Downstream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.io.get_socket_digest()
+        self.way_in.lock().io.get_socket_digest()
     }
 
     fn set_socket_digest(&mut self, digest: SocketDigest) {
-        self.io.set_socket_digest(digest);
+        self.way_in.get_mut().io.set_socket_digest(digest);
     }
 }
 

@@ -1,4 +1,6 @@
-//! Where a chunked body ends, and whether its chunks are as they have to be (RFC 9112, section 7.1). Pure.
+//! What a chunked body holds, and whether its chunks are as they have to be (RFC 9112, section 7.1). Pure.
+
+use bytes::BytesMut;
 
 use super::fault::Fault;
 use super::header::is_text;
@@ -56,17 +58,19 @@ impl Chunks {
         Self { at: At::Size { size: 0, digits: 0 }, extra: 0 }
     }
 
-    /// Looks at the next bytes: how many of them are the body's, if it ends among them.
+    /// Looks at the next bytes and appends what they hold to `data`; how many of them are the body's, if it ends among them.
     ///
     /// # Errors
     /// [`Fault::Chunk`].
-    pub(super) fn scan(&mut self, bytes: &[u8]) -> Result<Option<usize>, Fault> {
+    pub(super) fn scan(&mut self, bytes: &[u8], data: &mut BytesMut) -> Result<Option<usize>, Fault> {
         let mut place = 0;
         while let Some(&byte) = bytes.get(place) {
             if let At::Data { left } = self.at {
                 let here = left.min((bytes.len() - place) as u64);
                 // No more than there are, which fit.
-                place += here as usize;
+                let end = place + here as usize;
+                data.extend_from_slice(&bytes[place..end]);
+                place = end;
                 self.at = if here == left { At::DataEnd { wants: b'\r' } } else { At::Data { left: left - here } };
                 continue;
             }
@@ -117,24 +121,25 @@ mod tests {
     use super::*;
 
     fn whole(body: &[u8]) -> Result<Option<usize>, Fault> {
-        Chunks::new().scan(body)
+        Chunks::new().scan(body, &mut BytesMut::new())
     }
 
     #[test]
     fn a_body_ends_behind_its_last_chunk_wherever_it_is_cut() {
-        let bodies: [&[u8]; 4] = [
-            b"0\r\n\r\n",
-            b"5\r\nhello\r\n000A;name=\"value\"\r\n0123456789\r\n0\r\n\r\n",
-            b"1\r\n\n\r\n0;x\r\nx-sum: 1\r\ny:\r\n\r\n",
-            b"3\r\n\r\n0\r\n0\r\n\r\n",
+        let bodies: [(&[u8], &[u8]); 4] = [
+            (b"0\r\n\r\n", b""),
+            (b"5\r\nhello\r\n000A;name=\"value\"\r\n0123456789\r\n0\r\n\r\n", b"hello0123456789"),
+            (b"1\r\n\n\r\n0;x\r\nx-sum: 1\r\ny:\r\n\r\n", b"\n"),
+            (b"3\r\n\r\n0\r\n0\r\n\r\n", b"\r\n0"),
         ];
-        for body in bodies {
+        for (body, expected) in bodies {
             let more = [body, b"GET / HTTP/1.1\r\n"].concat();
-            assert_eq!(whole(&more), Ok(Some(body.len())), "{}", body.escape_ascii());
             for cut in 0..body.len() {
-                let mut chunks = Chunks::new();
-                assert_eq!(chunks.scan(&more[..cut]), Ok(None), "{} at {cut}", body.escape_ascii());
-                assert_eq!(chunks.scan(&more[cut..]), Ok(Some(body.len() - cut)), "{} at {cut}", body.escape_ascii());
+                let (mut chunks, mut data) = (Chunks::new(), BytesMut::new());
+                let shown = body.escape_ascii();
+                assert_eq!(chunks.scan(&more[..cut], &mut data), Ok(None), "{shown} at {cut}");
+                assert_eq!(chunks.scan(&more[cut..], &mut data), Ok(Some(body.len() - cut)), "{shown} at {cut}");
+                assert_eq!(data, expected, "{shown} at {cut}");
             }
         }
     }

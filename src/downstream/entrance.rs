@@ -7,6 +7,8 @@
 //! says ([`Http1::fault`]); what the client sends after that is read and dropped, so that the answer is not lost to a
 //! reset, and the connection ends.
 
+mod body;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -20,16 +22,16 @@ use pingora_core::protocols::IO;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::chunks::Chunks;
 use super::fault::Fault;
-use super::header::{self, Body, Search};
+use super::header::{self, Search};
 use crate::budget::Reservation;
 use crate::state::State;
+use body::Framing;
 
 /// So much of a header needs no room in the budget.
 const PIECE_BYTES: usize = 8 * 1024;
 
-/// What is read at once: mostly a header with the body behind it, or as much of that as Pingora asks for.
+/// What is read at once: mostly a header with the body behind it.
 const READ_BYTES: usize = 64 * 1024;
 
 /// Stands in for a request that is refused.
@@ -48,6 +50,10 @@ pub(super) struct Http1 {
     ahead: BytesMut,
     /// How much of it may be.
     ready: usize,
+    /// What is handed on behind that.
+    stand_in: &'static [u8],
+    /// Bytes passed over of a body that nobody has asked for.
+    skipped: usize,
     search: Search,
     /// When the connection began; none after its first header.
     opened: Option<Instant>,
@@ -64,9 +70,7 @@ pub(super) struct Http1 {
 #[derive(Debug)]
 enum Phase {
     Header,
-    /// So many bytes of a body.
-    Sized(u64),
-    Chunks(Chunks),
+    Body(Framing),
     /// Nothing more.
     Refused,
 }
@@ -88,6 +92,8 @@ impl Http1 {
             phase: Phase::Header,
             ahead: BytesMut::new(),
             ready: 0,
+            stand_in: b"",
+            skipped: 0,
             search: Search::default(),
             opened: Some(Instant::now()),
             deadline: None,
@@ -111,7 +117,7 @@ impl Http1 {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            if self.ready > 0 {
+            if self.ready + self.stand_in.len() > 0 {
                 self.hand_on(buf);
                 return Poll::Ready(Ok(()));
             }
@@ -121,7 +127,7 @@ impl Http1 {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                Phase::Sized(_) | Phase::Chunks(_) => return self.poll_body(io, cx, buf),
+                Phase::Body(_) => ready!(self.poll_skip(io, cx))?,
                 Phase::Refused if self.fault == Some(Fault::Chunk) => {
                     return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
                 }
@@ -135,6 +141,9 @@ impl Http1 {
         buf.put_slice(&self.ahead[..length]);
         self.ready -= length;
         self.ahead.advance(length);
+        let (now, later) = self.stand_in.split_at(self.stand_in.len().min(buf.remaining()));
+        buf.put_slice(now);
+        self.stand_in = later;
         if self.ahead.is_empty() {
             // A connection that waits for its next request holds no memory for it.
             self.ahead = BytesMut::new();
@@ -149,11 +158,9 @@ impl Http1 {
                 Ok(true) => return Poll::Ready(Ok(true)),
                 Err(fault) => return Poll::Ready(Ok(self.refuse(fault))),
             }
-            let mut space = [MaybeUninit::uninit(); READ_BYTES];
-            let mut piece = ReadBuf::uninit(&mut space);
-            match Pin::new(&mut *io).poll_read(cx, &mut piece)? {
-                Poll::Ready(()) if piece.filled().is_empty() => return Poll::Ready(Ok(false)),
-                Poll::Ready(()) => self.ahead.extend_from_slice(piece.filled()),
+            match self.poll_more(io, cx)? {
+                Poll::Ready(0) => return Poll::Ready(Ok(false)),
+                Poll::Ready(_) => {}
                 Poll::Pending => {
                     ready!(self.poll_deadline(cx));
                     let fault = if self.ahead.is_empty() { Fault::Silent } else { Fault::SlowHeader };
@@ -161,6 +168,16 @@ impl Http1 {
                 }
             }
         }
+    }
+
+    /// Reads what there is, behind what was read ahead; how many bytes, none if the connection ended.
+    fn poll_more(&mut self, io: &mut Box<dyn IO>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        // Through the stack, since one that waits holds no memory for it.
+        let mut space = [MaybeUninit::uninit(); READ_BYTES];
+        let mut piece = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(io).poll_read(cx, &mut piece))?;
+        self.ahead.extend_from_slice(piece.filled());
+        Poll::Ready(Ok(piece.filled().len()))
     }
 
     /// Whether a header is whole in what was read.
@@ -175,12 +192,9 @@ impl Http1 {
             return Err(header::too_large(&self.ahead, most));
         }
         let Some(end) = end else { return Ok(false) };
-        self.phase = match header::check(&self.ahead[..end])? {
-            Body::Sized(0) => Phase::Header,
-            Body::Sized(length) => Phase::Sized(length),
-            Body::Chunked => Phase::Chunks(Chunks::new()),
-        };
+        let body = header::check(&self.ahead[..end])?;
         (self.ready, self.search, self.opened, self.deadline) = (end, Search::default(), None, None);
+        self.expect(body);
         Ok(true)
     }
 
@@ -219,38 +233,11 @@ impl Http1 {
     /// Refuses the message; whether there is something to hand on in its place.
     fn refuse(&mut self, fault: Fault) -> bool {
         self.state.faults.met(fault, self.peer);
-        (self.phase, self.fault, self.deadline) = (Phase::Refused, Some(fault), None);
+        (self.phase, self.fault, self.deadline, self.stand_in) = (Phase::Refused, Some(fault), None, b"");
         (self.reserved, self.reserved_bytes) = (Reservation::default(), 0);
         self.ahead = if matches!(fault, Fault::Silent | Fault::Chunk) { BytesMut::new() } else { STAND_IN.into() };
         self.ready = self.ahead.len();
         self.ready > 0
-    }
-
-    fn poll_body(&mut self, io: &mut Box<dyn IO>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        if self.ahead.is_empty() {
-            ready!(Pin::new(&mut *io).poll_read(cx, buf))?;
-        } else {
-            let length = self.ahead.len().min(buf.remaining());
-            buf.put_slice(&self.ahead.split_to(length));
-        }
-        match self.phase.follow(&buf.filled()[before..]) {
-            Ok(length) => {
-                // What is behind the body waits in front of what was not taken.
-                let surplus = &buf.filled()[before + length..];
-                if !surplus.is_empty() {
-                    let behind = std::mem::replace(&mut self.ahead, surplus.into());
-                    self.ahead.extend_from_slice(&behind);
-                }
-                buf.set_filled(before + length);
-                Poll::Ready(Ok(()))
-            }
-            Err(fault) => {
-                buf.set_filled(before);
-                self.refuse(fault);
-                Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
-            }
-        }
     }
 
     /// Closes the connection: behind an answer to a refused message only when the client has, or after a while.
@@ -272,32 +259,6 @@ impl Http1 {
             leaving.left = leaving.left.saturating_sub(piece.filled().len());
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-// === impl Phase ===
-
-impl Phase {
-    /// How many of the next bytes are of the body.
-    fn follow(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
-        match self {
-            Self::Sized(left) => {
-                let length = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
-                *left -= length as u64;
-                if *left == 0 {
-                    *self = Self::Header;
-                }
-                Ok(length)
-            }
-            Self::Chunks(chunks) => match chunks.scan(bytes)? {
-                Some(length) => {
-                    *self = Self::Header;
-                    Ok(length)
-                }
-                None => Ok(bytes.len()),
-            },
-            Self::Header | Self::Refused => Ok(0),
-        }
     }
 }
 

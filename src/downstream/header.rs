@@ -5,6 +5,8 @@
 //! holds either, no line is folded, no space is before a colon, a length is stated once and in digits, and not beside
 //! chunks (sections 2.2, 5.1, 5.2, 6.1 and 6.3).
 
+use std::ops::Range;
+
 use super::fault::Fault;
 use super::target;
 
@@ -21,11 +23,11 @@ const MAX_METHOD_BYTES: usize = 32;
 const MAX_LENGTH_DIGITS: usize = 18;
 
 /// What follows a header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Body {
-    /// So many bytes.
-    Sized(u64),
-    /// Chunks.
+    Nothing,
+    /// So many bytes; where the header says so.
+    Sized(u64, Range<usize>),
     Chunked,
 }
 
@@ -52,7 +54,7 @@ struct Line<'a> {
 struct Fields<'a> {
     count: usize,
     host: Option<&'a [u8]>,
-    length: Option<u64>,
+    length: Option<(u64, Range<usize>)>,
     is_chunked: bool,
 }
 
@@ -106,17 +108,18 @@ fn begins_request(bytes: &[u8]) -> Result<(), Fault> {
 /// What is wrong with it.
 pub(super) fn check(header: &[u8]) -> Result<Body, Fault> {
     let mut lines = memchr::memmem::find_iter(header, b"\r\n").scan(0, |start, end| {
-        let line = &header[*start..end];
-        *start = end + 2;
-        Some(line)
+        let begin = std::mem::replace(start, end + 2);
+        Some((begin, &header[begin..end]))
     });
-    let line = request_line(lines.next().unwrap_or_default())?;
+    let (_, line) = lines.next().unwrap_or_default();
+    let line = request_line(line)?;
     let mut fields = Fields::default();
-    for field in lines.take_while(|field| !field.is_empty()) {
-        fields.take(field)?;
+    for (begin, field) in lines.take_while(|(_, field)| !field.is_empty()) {
+        fields.take(begin, field)?;
     }
+    let host = fields.host;
     let body = fields.body(line.is_old)?;
-    if target::is_good(line.method, line.target, fields.host) { Ok(body) } else { Err(Fault::Target) }
+    if target::is_good(line.method, line.target, host) { Ok(body) } else { Err(Fault::Target) }
 }
 
 fn request_line(line: &[u8]) -> Result<Line<'_>, Fault> {
@@ -143,7 +146,8 @@ fn request_line(line: &[u8]) -> Result<Line<'_>, Fault> {
 // === impl Fields ===
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, line: &'a [u8]) -> Result<(), Fault> {
+    /// Looks at the line that begins at `begin`.
+    fn take(&mut self, begin: usize, line: &'a [u8]) -> Result<(), Fault> {
         self.count += 1;
         if self.count > MAX_FIELDS {
             return Err(Fault::ManyFields);
@@ -162,7 +166,8 @@ impl<'a> Fields<'a> {
             self.host = Some(value);
         } else if name.eq_ignore_ascii_case(b"content-length") {
             let length = length(value).filter(|_| self.length.is_none()).ok_or(Fault::Framing)?;
-            self.length = Some(length);
+            let digits = begin + line.len() - line[colon + 1..].trim_ascii_start().len();
+            self.length = Some((length, digits..digits + value.len()));
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(Fault::Framing);
@@ -172,7 +177,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn body(&self, is_old: bool) -> Result<Body, Fault> {
+    fn body(self, is_old: bool) -> Result<Body, Fault> {
         if self.host.is_none() && !is_old {
             return Err(Fault::Host);
         }
@@ -180,7 +185,8 @@ impl<'a> Fields<'a> {
             (true, Some(_)) => Err(Fault::Framing),
             (true, None) if is_old => Err(Fault::Framing),
             (true, None) => Ok(Body::Chunked),
-            (false, length) => Ok(Body::Sized(length.unwrap_or(0))),
+            (false, None | Some((0, _))) => Ok(Body::Nothing),
+            (false, Some((length, digits))) => Ok(Body::Sized(length, digits)),
         }
     }
 }

@@ -3,28 +3,26 @@
 //! Pingora forwards a body that was read early only while it fits its 64 KiB retry buffer; over that the request
 //! hangs (upstream issues 349, 575, 780). The way round it, by public interfaces alone: read the body ourselves, leave
 //! something *small and untruncated* in the retry buffer, and swap the real bytes in when Pingora replays that buffer
-//! (`request_body_filter` at end of stream). What is left behind depends on the framing:
-//! - HTTP/1 with a length: retry buffering starts only when at most 64 KiB are left to read;
-//! - HTTP/1 chunked: after the body, the session is re-armed with a one-byte stand-in request, which Pingora parses
-//!   from memory without touching the socket, and the original header is restored;
+//! (`request_body_filter` at end of stream). What is left behind depends on the protocol:
+//! - HTTP/1: the stream below Pingora keeps the body for us and gives Pingora one byte in its place ([`downstream::body`]);
 //! - HTTP/2: the first frame goes through the buffered read, the rest past it.
 //!
 //! This is the one place that knows; it goes when Pingora can buffer early (its pull request 816).
 
 use std::future::poll_fn;
+use std::io;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Version;
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, EXPECT};
+use pingora_core::ErrorType;
 use pingora_core::protocols::http::server::Session as HttpSession;
 use tokio::time::timeout;
 
 use crate::budget::{ByteBudget, NoRoom, Reservation};
 use crate::config::Limits;
-
-/// Most bytes that Pingora's retry buffer holds without being truncated (its `BODY_BUF_LIMIT`).
-const RETRY_BUFFER_BYTES: usize = 64 * 1024;
+use crate::downstream;
 
 /// What a body reserves first. It doubles as bytes arrive: a stated length is only a claim, and clients that claim much and
 /// send a byte now and then must not keep others out, many as they may be.
@@ -33,9 +31,6 @@ const FIRST_STEP_BYTES: usize = 8 * 1024;
 /// Unread bytes of a refused body that are read and dropped, so that the client sees the reply and not a reset.
 const DRAIN_BYTES: usize = 256 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-
-/// A request that Pingora can parse from memory and whose body is one byte.
-const STAND_IN: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n.";
 
 /// What a body may cost.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +109,7 @@ impl Buffered {
 /// # Errors
 /// See [`BodyError`]. After an error the body is not fully read: reply, then [`drain`].
 pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteBudget) -> Result<Buffered, BodyError> {
-    let expected = content_length(session);
+    let expected = stated_length(session);
     if expected.is_some_and(|length| length > limits.max_body_bytes as u64) {
         return Err(BodyError::TooLarge { limit: limits.max_body_bytes });
     }
@@ -123,32 +118,32 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
         limits,
         budget,
         most_bytes: most.unwrap_or(limits.max_body_bytes),
-        is_sized: most.is_some(),
         reserved: Reservation::default(),
         room: 0,
-        only: Bytes::new(),
         body: BytesMut::new(),
     };
     let reading = async {
         continue_if_expected(session).await?;
-        match (session.is_http2(), most) {
-            (true, _) => reader.read_h2(session).await,
-            (false, Some(length)) => reader.read_h1_sized(session, length).await,
-            (false, None) => reader.read_h1_chunked(session).await,
+        match session.is_http2() {
+            true => reader.read_h2(session).await,
+            false => reader.read_h1(session).await,
         }
     };
     match timeout(limits.body_timeout, reading).await {
         Ok(done) => done?,
         Err(_) => return Err(BodyError::TimedOut(limits.body_timeout)),
     }
-    let bytes = if reader.body.is_empty() { reader.only } else { reader.body.freeze() };
-    Ok(Buffered { bytes, _reserved: reader.reserved })
+    Ok(Buffered { bytes: reader.body.freeze(), _reserved: reader.reserved })
 }
 
 /// Reads and drops what is left of a refused body, within bounds: a connection closed with unread bytes is reset, and a
 /// reset can overtake the reply.
 pub async fn drain(session: &mut HttpSession) {
     let draining = async {
+        if let Some(body) = downstream::body(session) {
+            // It ends as what follows does.
+            let _ = body.skip().await;
+        }
         let mut drained = 0;
         while drained < DRAIN_BYTES {
             match session.read_request_body().await {
@@ -166,20 +161,24 @@ struct Reader<'a> {
     budget: &'a ByteBudget,
     /// The stated length, else the limit.
     most_bytes: usize,
-    is_sized: bool,
     reserved: Reservation,
     /// Bytes that `reserved` covers.
     room: usize,
-    /// The first piece. Short bodies come in one, which then need not be copied.
-    only: Bytes,
-    /// All pieces, from the second on.
     body: BytesMut,
 }
 
 impl Reader<'_> {
-    async fn make_room(&mut self, length: usize) -> Result<(), BodyError> {
-        let missing = length - self.room;
+    /// Covers what has come.
+    async fn cover(&mut self) -> Result<(), BodyError> {
+        let length = self.body.len();
+        if length > self.limits.max_body_bytes {
+            return Err(BodyError::TooLarge { limit: self.limits.max_body_bytes });
+        }
+        if length <= self.room {
+            return Ok(());
+        }
         // In whole steps, since the budget counts in units: rounded up each time, a body would have no room for itself.
+        let missing = length - self.room;
         let step = self.room.max(missing.next_multiple_of(FIRST_STEP_BYTES));
         let more = step.min(self.most_bytes.saturating_sub(self.room)).max(missing);
         self.budget.reserve(&mut self.reserved, more, self.limits.buffer_wait).await?;
@@ -187,64 +186,45 @@ impl Reader<'_> {
         Ok(())
     }
 
-    async fn push(&mut self, bytes: Bytes) -> Result<(), BodyError> {
-        let length = self.len() + bytes.len();
-        if length > self.limits.max_body_bytes {
-            return Err(BodyError::TooLarge { limit: self.limits.max_body_bytes });
-        }
-        if length > self.room {
-            self.make_room(length).await?;
-        }
-        if self.len() == 0 {
-            self.only = bytes;
-            return Ok(());
-        }
-        if self.body.is_empty() {
-            // Of a stated length all at once, so that nothing is copied twice. What is not written yet is no memory.
-            self.body.reserve(if self.is_sized { self.most_bytes } else { self.room });
-        }
-        self.body.extend_from_slice(&std::mem::take(&mut self.only));
-        self.body.extend_from_slice(&bytes);
-        Ok(())
-    }
-
-    fn len(&self) -> usize {
-        self.only.len() + self.body.len()
-    }
-
-    async fn read_h1_sized(&mut self, session: &mut HttpSession, length: usize) -> Result<(), BodyError> {
-        loop {
-            // One read returns at most 64 KiB, so the buffer starts before the last read and is never truncated.
-            if length - self.len() <= RETRY_BUFFER_BYTES {
-                session.enable_retry_buffering();
+    async fn read_h1(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
+        if let Some(body) = downstream::body(session) {
+            while body.read(&mut self.body, self.most_bytes).await.map_err(failed)? > 0 {
+                self.cover().await?;
             }
-            let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? else { return Ok(()) };
-            self.push(bytes).await?;
         }
-    }
-
-    async fn read_h1_chunked(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
-        while let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? {
-            self.push(bytes).await?;
+        if !self.body.is_empty() {
+            session.enable_retry_buffering();
         }
-        if self.len() == 0 {
-            return Ok(());
-        }
-        rearm(session).await.map_err(BodyError::Read)
+        // What stands in for it.
+        while session.read_request_body().await.map_err(BodyError::Read)?.is_some() {}
+        Ok(())
     }
 
     async fn read_h2(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
         session.enable_retry_buffering();
-        while self.len() == 0 {
+        while self.body.is_empty() {
             let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? else { return Ok(()) };
-            // A copy: a frame of a few bytes is a part of all that was read with it, and would hold on to that.
-            self.push(Bytes::copy_from_slice(&bytes)).await?;
+            self.push(&bytes).await?;
         }
         while let Some(bytes) = next_unbuffered(session).await? {
-            self.push(bytes).await?;
+            self.push(&bytes).await?;
         }
         Ok(())
     }
+
+    /// Takes a copy: a frame of a few bytes is a part of all that was read with it, and would hold on to that.
+    async fn push(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
+        self.body.extend_from_slice(bytes);
+        self.cover().await
+    }
+}
+
+fn failed(error: io::Error) -> BodyError {
+    let kind = match error.kind() {
+        io::ErrorKind::UnexpectedEof => ErrorType::ConnectionClosed,
+        _ => ErrorType::ReadError,
+    };
+    BodyError::Read(pingora_core::Error::because(kind, "while reading a request body", error))
 }
 
 /// Reads one DATA frame past the retry buffer.
@@ -254,26 +234,11 @@ async fn next_unbuffered(session: &mut HttpSession) -> Result<Option<Bytes>, Bod
         None => Ok(None),
         Some(Ok(bytes)) => Ok(Some(bytes)),
         Some(Err(error)) => Err(BodyError::Read(pingora_core::Error::because(
-            pingora_core::ErrorType::ReadError,
+            ErrorType::ReadError,
             "while reading an HTTP/2 request body",
             error,
         ))),
     }
-}
-
-/// Gives a session whose chunked body was read a one-byte body instead.
-///
-/// Bytes that the client pipelined behind the chunked body went with its reader, so the connection ends after this
-/// request.
-async fn rearm(session: &mut HttpSession) -> pingora_core::Result<()> {
-    let header = session.req_header().clone();
-    session.enable_retry_buffering();
-    session.set_pipelined_prefix(BytesMut::from(STAND_IN));
-    session.read_request().await?;
-    session.read_request_body().await?;
-    *session.req_header_mut() = header;
-    session.set_keepalive(None);
-    Ok(())
 }
 
 async fn continue_if_expected(session: &mut HttpSession) -> Result<(), BodyError> {
@@ -288,15 +253,9 @@ async fn continue_if_expected(session: &mut HttpSession) -> Result<(), BodyError
     Ok(())
 }
 
-fn content_length(session: &HttpSession) -> Option<u64> {
-    let headers = &session.req_header().headers;
-    if headers.contains_key(TRANSFER_ENCODING) {
-        return None;
-    }
-    match headers.get(CONTENT_LENGTH) {
-        // A comma list of equal values passed Pingora's check; the first one is the length.
-        Some(value) => value.to_str().ok()?.split(',').next()?.trim().parse().ok(),
-        None if session.is_http2() => None,
-        None => Some(0),
+fn stated_length(session: &HttpSession) -> Option<u64> {
+    match downstream::body(session) {
+        Some(body) => body.left(),
+        None => session.req_header().headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok(),
     }
 }

@@ -165,10 +165,18 @@ fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
     Some(Box::new(peer))
 }
 
-/// Whether the header has this length, spelled as we would.
-fn states_length(request: &RequestHeader, length: usize) -> bool {
+/// Has the header say this length, in the field that says another, if there is one: over HTTP/1 that of a stand-in.
+fn state_length(request: &mut RequestHeader, length: usize) -> Result<()> {
     let stated = request.headers.get(CONTENT_LENGTH).and_then(|stated| stated.to_str().ok());
-    stated.is_some_and(|stated| !stated.starts_with(['0', '+']) && stated.parse() == Ok(length))
+    if stated.is_some_and(|stated| !stated.starts_with(['0', '+']) && stated.parse() == Ok(length)) {
+        return Ok(());
+    }
+    let is_length = |name: &[u8]| name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str().as_bytes());
+    let name = request.case_header_iter().find_map(|(name, _)| is_length(name.as_slice()).then(|| name.clone()));
+    match name {
+        Some(name) => request.insert_header(name, length),
+        None => request.insert_header(CONTENT_LENGTH, length),
+    }
 }
 
 /// Frames the request for the backend: a body that is held is sent with its length, whatever framing it came in.
@@ -181,9 +189,7 @@ pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result
     }
     if let Some(body) = &ctx.body {
         request.remove_header(&TRANSFER_ENCODING);
-        if !states_length(request, body.len()) {
-            request.insert_header(CONTENT_LENGTH, body.len())?;
-        }
+        state_length(request, body.len())?;
     }
     if let Some(rank) = ctx.rank() {
         request.insert_header(X_DATA_PARALLEL_RANK, rank)?;

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
 use crate::config;
-use crate::downstream::Downstream;
+use crate::downstream::{Body, Downstream};
 
 const HEADER: &str = "POST /v1/x HTTP/1.1\r\nhost: a\r\n";
 
@@ -23,7 +23,7 @@ fn connection(state: &Arc<State>, bytes: usize) -> (DuplexStream, Downstream) {
 }
 
 fn fault_of(downstream: &Downstream) -> Option<Fault> {
-    match &downstream.entrance {
+    match &downstream.way_in.lock().entrance {
         crate::downstream::Entrance::Http1(http1) => http1.fault(),
         crate::downstream::Entrance::Http2(_) => None,
     }
@@ -41,26 +41,43 @@ async fn read(downstream: &mut Downstream) -> Option<Vec<u8>> {
     }
 }
 
+/// The body of the request whose header was read, to its end.
+async fn body_of(downstream: &Downstream) -> io::Result<Vec<u8>> {
+    let mut body = BytesMut::new();
+    while Body(downstream).read(&mut body, 1 << 20).await? > 0 {}
+    Ok(body.to_vec())
+}
+
+fn sized(length: &str) -> String {
+    format!("{HEADER}content-length: {length}\r\n\r\n")
+}
+
+fn chunked() -> String {
+    format!("{HEADER}transfer-encoding: chunked\r\n\r\n")
+}
+
 #[tokio::test]
-async fn messages_come_out_one_by_one_and_headers_whole() {
+async fn headers_come_out_whole_with_stand_ins_and_bodies_to_those_who_ask() {
     let state = state("");
     let (mut client, mut downstream) = connection(&state, 1 << 20);
-    let sized = format!("{HEADER}content-length: 5\r\n\r\n");
-    let chunked = format!("{HEADER}transfer-encoding: chunked\r\n\r\n");
-    let body = "5\r\nhello\r\n0\r\n\r\n";
     let plain = format!("{HEADER}\r\n");
-    client.write_all(format!("\r\n{sized}hello\r\n{chunked}{body}{plain}{}", &sized[..9]).as_bytes()).await.unwrap();
-    for expected in [&sized, "hello", &chunked, body, &plain] {
-        assert_eq!(
-            read(&mut downstream).await.unwrap().escape_ascii().to_string(),
-            expected.escape_default().to_string()
-        );
+    let sent = format!("\r\n{}hello\r\n{}5\r\nhello\r\n0\r\n\r\n{plain}{}", sized("5"), chunked(), &sized("10")[..9]);
+    client.write_all(sent.as_bytes()).await.unwrap();
+    let stood_in = [format!("{}.", sized("1")), format!("{}1\r\n.\r\n0\r\n\r\n", chunked())];
+    for expected in &stood_in {
+        assert_eq!(String::from_utf8(read(&mut downstream).await.unwrap()).unwrap(), *expected);
+        assert_eq!(body_of(&downstream).await.unwrap(), b"hello");
+        assert_eq!(body_of(&downstream).await.unwrap(), b"", "it has an end");
     }
+    assert_eq!(read(&mut downstream).await.unwrap(), plain.as_bytes());
     assert_eq!(read(&mut downstream).await, None, "a part of a header is not handed on");
-    client.write_all(&sized.as_bytes()[9..]).await.unwrap();
-    assert_eq!(read(&mut downstream).await.unwrap(), sized.as_bytes());
+    client.write_all(&sized("10").as_bytes()[9..]).await.unwrap();
+    assert_eq!(read(&mut downstream).await.unwrap(), format!("{}.", sized("01")).as_bytes(), "as long as it was");
+    assert_eq!(Body(&downstream).left(), Some(10));
+    client.write_all(b"01234").await.unwrap();
     drop(client);
-    assert_eq!(read(&mut downstream).await.unwrap(), b"", "the end comes through");
+    assert_eq!(body_of(&downstream).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert_eq!(read(&mut downstream).await.unwrap(), b"error: unexpected end of file");
     assert_eq!(fault_of(&downstream), None);
 }
 
@@ -68,13 +85,46 @@ async fn messages_come_out_one_by_one_and_headers_whole() {
 async fn bytes_one_by_one_make_the_same_messages() {
     let state = state("");
     let (mut client, mut downstream) = connection(&state, 1);
-    let chunked = format!("{HEADER}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
-    let sent = format!("{chunked}{HEADER}content-length: 2\r\n\r\nab{chunked}");
-    let bytes = sent.clone().into_bytes();
-    tokio::spawn(async move { client.write_all(&bytes).await });
-    let mut received = Vec::new();
-    downstream.read_to_end(&mut received).await.unwrap();
-    assert_eq!(String::from_utf8(received).unwrap(), sent);
+    let in_chunks = format!("{}5\r\nhello\r\n2;x\r\n, \r\n0\r\nx: y\r\n\r\n", chunked());
+    let sent = format!("{in_chunks}{}ab{in_chunks}", sized("2"));
+    tokio::spawn(async move { client.write_all(sent.as_bytes()).await });
+    for (header, stand_in, body) in [
+        (chunked(), "1\r\n.\r\n0\r\n\r\n", "hello, "),
+        (sized("1"), ".", "ab"),
+        (chunked(), "1\r\n.\r\n0\r\n\r\n", "hello, "),
+    ] {
+        // A reader that takes little at a time gets the same.
+        let mut received = vec![0; header.len() + stand_in.len()];
+        for byte in received.chunks_mut(7) {
+            downstream.read_exact(byte).await.unwrap();
+        }
+        assert_eq!(String::from_utf8(received).unwrap(), header + stand_in);
+        assert_eq!(body_of(&downstream).await.unwrap(), body.as_bytes());
+    }
+    assert_eq!(downstream.read(&mut [0; 16]).await.unwrap(), 0, "the end comes through");
+}
+
+#[tokio::test]
+async fn a_body_that_nobody_asks_for_is_passed_over_unless_it_is_long() {
+    let state = state("");
+    let chunk = format!("8000\r\n{}\r\n", "x".repeat(0x8000));
+    for (header, body) in [
+        (sized("200000"), "x".repeat(200_000)),
+        (chunked(), format!("{}0\r\n\r\n", chunk.repeat(6))),
+        (sized("300000"), "x".repeat(300_000)),
+        (chunked(), format!("{}0\r\n\r\n", chunk.repeat(9))),
+    ] {
+        let (mut client, mut downstream) = connection(&state, 1 << 20);
+        let next = format!("{HEADER}\r\n");
+        client.write_all(format!("{header}{body}{next}").as_bytes()).await.unwrap();
+        assert!(read(&mut downstream).await.is_some());
+        let expected = if body.len() < 256 * 1024 { next.as_bytes() } else { b"" };
+        assert_eq!(read(&mut downstream).await.unwrap(), expected, "behind {} bytes", body.len());
+    }
+    let (mut client, mut downstream) = connection(&state, 1 << 20);
+    client.write_all(format!("{}x", sized("100000000000000000")).as_bytes()).await.unwrap();
+    assert!(read(&mut downstream).await.is_some());
+    assert_eq!(read(&mut downstream).await, None, "no room is taken for what was only said");
 }
 
 #[tokio::test]
@@ -92,6 +142,8 @@ async fn a_request_of_ours_stands_in_for_a_refused_one_and_nothing_follows() {
     let (mut client, mut downstream) = connection(&state, 1 << 20);
     client.write_all(format!("{HEADER}transfer-encoding: chunked\r\n\r\n5\r\nhelloX").as_bytes()).await.unwrap();
     read(&mut downstream).await.unwrap();
+    let mut body = BytesMut::new();
+    assert_eq!(Body(&downstream).read(&mut body, 1 << 20).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
     for _ in 0..2 {
         assert!(read(&mut downstream).await.unwrap().starts_with(b"error: "), "a body breaks off");
     }
