@@ -17,7 +17,8 @@ use warmgate::request::{Endpoint, read};
 use warmgate::routing::{Query, dispatch};
 use warmgate::time::Moment;
 
-const BLOCK_BYTES: NonZeroU32 = NonZeroU32::new(64).unwrap();
+/// Those of 32 tokens, the smallest that prompts are cut into.
+const BLOCK_BYTES: NonZeroU32 = NonZeroU32::new(128).unwrap();
 
 const BACKENDS: u32 = 8;
 
@@ -108,8 +109,8 @@ fn deciding(c: &mut Criterion) {
         bencher.iter(|| {
             let chain = blocks(black_box(&body));
             index.lookup(&chain.blocks, &mut matches);
-            let matched: Vec<u32> = pool.backends.iter().map(|backend| matches.blocks(backend.tenant) * 16).collect();
-            let query = Query { prompt_tokens: chain.blocks.len() as u32 * 16, ..Query::default() };
+            let matched: Vec<u32> = pool.backends.iter().map(|backend| matches.blocks(backend.tenant) * 32).collect();
+            let query = Query { prompt_tokens: chain.blocks.len() as u32 * 32, ..Query::default() };
             dispatch(&pool, &query, &matched, &[], Answer::Streamed, now, &mut rng)
         });
     });

@@ -51,6 +51,9 @@ pub(crate) use fault::{Fault, Faults};
 use flow::Http2;
 pub(crate) use rewrite::Rewrite;
 
+/// So much of an answer is copied behind its header.
+const HELD_BYTES: usize = 4096;
+
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Downstream {
@@ -58,7 +61,7 @@ pub(crate) struct Downstream {
     way_in: Mutex<WayIn>,
     /// What is changed in the response header that is written next.
     rewrite: Mutex<Option<Rewrite>>,
-    /// A changed header, until the connection has taken it.
+    /// A changed header and the beginning of what follows it, until the connection has taken it.
     held: BytesMut,
     /// Whether everything is taken and nothing sent. Written and read by the one task that has the connection.
     is_corked: AtomicBool,
@@ -202,8 +205,14 @@ impl Downstream {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what is held and `bufs` behind it, in one piece if it goes; says how much of `bufs` was written.
+    /// Writes what is held and `bufs` behind it, in one piece if it goes; says how much of `bufs` was written. A little is
+    /// held as well, until a flush: to copy it is less than to have it gathered.
     fn poll_write_behind(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let more = bufs.iter().map(|buf| buf.len()).sum();
+        if !self.held.is_empty() && self.held.len() + more <= HELD_BYTES {
+            bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
+            return Poll::Ready(Ok(more));
+        }
         while !self.held.is_empty() {
             let written = {
                 let mut all = SmallVec::<[IoSlice<'_>; 8]>::new();
@@ -405,7 +414,10 @@ mod tests {
         let is_taken = pin!(taking).poll(&mut Context::from_waker(Waker::noop())).is_ready();
         assert!(is_taken, "a connection that takes four bytes at a time does not make it wait");
         downstream.is_corked.store(false, Relaxed);
-        let writing = tokio::spawn(async move { downstream.write_all(b"data: 1\n\n").await });
+        let writing = tokio::spawn(async move {
+            downstream.write_all(b"data: 1\n\n").await?;
+            downstream.flush().await
+        });
         let mut received = Vec::new();
         tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
         writing.await.unwrap().unwrap();
@@ -414,12 +426,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_header_goes_out_with_what_follows_however_little_is_taken_at_once() {
-        let (header, body) = (b"HTTP/1.1 200 OK\r\n\r\n", [&b"9\r\n"[..], b"data: 1\n\n", b"\r\n"]);
-        for most_bytes in 1..40 {
+        let header = b"HTTP/1.1 200 OK\r\n\r\n";
+        let long = [b'x'; HELD_BYTES];
+        let bodies = [[&b"9\r\n"[..], b"data: 1\n\n", b"\r\n"], [b"1000\r\n", &long, b"\r\n"]];
+        for (most_bytes, body) in (1..40).chain([4096, 8192]).flat_map(|most| bodies.map(|body| (most, body))) {
             let (io, mut client) = tokio::io::duplex(most_bytes);
             let mut downstream = around(io);
             downstream.take(header);
-            let writing = tokio::spawn(async move {
+            let writing = async move {
                 let (mut pieces, mut first) = (body.map(IoSlice::new), 0);
                 let mut pieces = &mut pieces[..];
                 while !pieces.is_empty() {
@@ -427,13 +441,15 @@ mod tests {
                     first = if first == 0 { written } else { first };
                     IoSlice::advance_slices(&mut pieces, written);
                 }
-                (first, downstream.flush().await.unwrap()).0
-            });
+                downstream.flush().await.unwrap();
+                drop(downstream);
+                first
+            };
             let mut received = Vec::new();
-            tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
+            let reading = tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received);
+            let (first, _) = tokio::join!(writing, reading);
             let expected = [&header[..], &body.concat()].concat();
             assert_eq!(received, expected, "at most {most_bytes}");
-            let first = writing.await.unwrap();
             assert!(
                 first > 0 && (most_bytes < expected.len() || first == body.concat().len()),
                 "in one piece if it goes"

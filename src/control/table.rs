@@ -33,8 +33,10 @@ use crate::time::Moment;
 use crate::tls::{self, Upstream};
 use crate::tokens;
 
-/// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default).
-const MIN_BLOCK_TOKENS: u32 = 16;
+/// Smallest block that prompts are cut into, tokens. An engine's page can be a single token (SGLang's default), and with
+/// blocks of 32 tokens deciding costs a quarter less than with those of 16 that vLLM has, for 8 tokens of each prompt that
+/// are not known to be cached.
+const MIN_BLOCK_TOKENS: u32 = 32;
 
 /// Entries of restarted and removed backends that a tick takes out of the index, so that they go without requests too.
 const SWEPT_ENTRIES: usize = 10_000;

@@ -11,6 +11,9 @@ use memchr::memmem;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 
+/// Room for the beginning of what follows.
+const BEHIND_BYTES: usize = 512;
+
 const LINE_END: &[u8] = b"\r\n";
 
 /// What is added, mostly.
@@ -58,7 +61,7 @@ impl Rewrite {
     /// `header` with the changes; none where it is no whole header.
     pub(super) fn apply(&self, header: &[u8]) -> Option<BytesMut> {
         let fields = header.strip_suffix(LINE_END).filter(|fields| fields.ends_with(LINE_END))?;
-        let mut changed = BytesMut::with_capacity(header.len() + self.bytes());
+        let mut changed = BytesMut::with_capacity(header.len() + self.bytes() + BEHIND_BYTES);
         match self.date.as_deref().zip(date_in(fields)) {
             Some((date, (start, end))) => {
                 changed.extend_from_slice(&fields[..start]);

@@ -58,12 +58,15 @@ enum Cut {
 }
 
 impl Writer {
-    /// Notes that the tenant holds the blocks of `chain`, the first ones as the most recently used.
-    pub(super) fn insert(&mut self, tenant: Tenant, chain: &[BlockHash]) {
+    /// Notes that the tenant holds the blocks of `chain`, the first ones as the most recently used; `claimed` of them are
+    /// claimed at present.
+    pub(super) fn insert(&mut self, tenant: Tenant, chain: &[BlockHash], claimed: usize) {
         self.sweep_some();
         let chain = self.clip(tenant, chain);
         let Some(capacity_blocks) = self.live(tenant).map(|slot| slot.capacity_blocks) else { return };
-        let chain = &chain[..self.cut_at_end(chain)];
+        // Where a claim ends a run ends, as long as it is claimed.
+        let usable = if chain.len() == claimed { claimed } else { self.cut_at_end(chain) };
+        let chain = &chain[..usable];
         let touched = self.touch(tenant, chain);
         // Room first, so that bytes that the capacity frees need not come from others. What was touched stays.
         let more = (chain.len() as u32).saturating_sub(touched.blocks);

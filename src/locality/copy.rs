@@ -40,7 +40,7 @@ impl LocalityIndex {
     /// first. The runs before it may come later. `is_followed` as in [`RunCopy`]; not for a part of a run.
     pub fn restore(&self, tenant: Tenant, blocks: &[BlockHash], is_followed: bool) {
         self.change(|writer| {
-            writer.insert(tenant, blocks);
+            writer.insert(tenant, blocks, 0);
             if is_followed {
                 self.mark_end(blocks);
             }

@@ -136,7 +136,7 @@ impl LocalityIndex {
     /// Notes that the tenant's engine has computed `chain`. As much of it as fits becomes the tenant's most recently
     /// used blocks, at the cost of the least recently used ones.
     pub fn insert(&self, tenant: Tenant, chain: &[BlockHash]) {
-        self.change(|writer| writer.insert(tenant, chain));
+        self.change(|writer| writer.insert(tenant, chain, 0));
     }
 
     /// Removes up to `max` entries of tenants that have restarted or left; returns how many there were. Changes do

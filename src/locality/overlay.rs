@@ -41,14 +41,14 @@ impl InFlightBlocks {
     /// The engine has the blocks: they become assumed entries, the most recently used ones of the tenant. They also stay
     /// claimed while this lives.
     pub fn note_computed(&self) {
-        self.index.change(|writer| writer.insert(self.tenant, &self.chain));
+        self.index.change(|writer| writer.insert(self.tenant, &self.chain, self.claimed));
     }
 
     /// The same, and takes the claim back.
     pub fn commit(mut self) {
         let claimed = std::mem::take(&mut self.claimed);
         self.index.change(|writer| {
-            writer.insert(self.tenant, &self.chain);
+            writer.insert(self.tenant, &self.chain, claimed);
             writer.release(self.tenant, &self.chain[..claimed]);
         });
     }

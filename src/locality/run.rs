@@ -123,7 +123,8 @@ impl Run {
         const STRIDE: usize = 32;
         let longest = self.hashes.len().min(rest.len());
         let (ours, theirs) = (&self.hashes[..longest], &rest[..longest]);
-        let equal = ours.chunks(STRIDE).zip(theirs.chunks(STRIDE)).take_while(|(a, b)| a == b).count() * STRIDE;
+        let equal =
+            ours.chunks(STRIDE).zip(theirs.chunks(STRIDE)).take_while(|(a, b)| are_equal(a, b)).count() * STRIDE;
         let equal = equal.min(longest);
         let more = ours[equal..].iter().zip(&theirs[equal..]).take_while(|(a, b)| a == b).count();
         Overlap { shared: equal + more, run: self.hashes.len() }
@@ -277,6 +278,11 @@ impl Run {
             self.hashes.shrink_to_fit();
         }
     }
+}
+
+/// Whether all of them are, without a branch for each.
+fn are_equal(left: &[BlockHash], right: &[BlockHash]) -> bool {
+    left.iter().zip(right).fold(0, |all, (left, right)| all | (left.0 ^ right.0)) == 0
 }
 
 // === impl Holder ===

@@ -121,6 +121,7 @@ impl Cache {
     /// Makes a prompt the last one used; returns its leading blocks that were held.
     pub(super) fn touch(&mut self, prompt: &Chain<'_>) -> f64 {
         let (mut held, share) = (Held::default(), self.oldest_share());
+        self.table.fetch(self.clip(prompt));
         for (before, &tag) in self.clip(prompt).iter().enumerate() {
             match self.table.touch(tag, self.newest) {
                 Former::Held(epoch) if self.is_live(epoch) => {

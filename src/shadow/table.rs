@@ -82,6 +82,13 @@ impl Table {
         bucket.find(tag).map(|way| bucket.used[way])
     }
 
+    /// Has the processor fetch the buckets of all these marks at once. They are far apart, and each touch would wait for its
+    /// own.
+    pub(super) fn fetch(&self, tags: &[Tag]) {
+        let first_of = |tag: &Tag| self.buckets.get(self.place(*tag)).map_or(0, |bucket| bucket.tags[0]);
+        std::hint::black_box(tags.iter().fold(0, |all, tag| all ^ first_of(tag)));
+    }
+
     /// Notes that the mark is used in epoch `now`, the latest so far. The table must not be empty.
     pub(super) fn touch(&mut self, tag: Tag, now: u32) -> Former {
         let place = self.place(tag);

@@ -70,6 +70,7 @@ async fn inside() {
         }
     };
     far.emit(1);
+    assert!(within("its first token", stream.chunk()).await.unwrap().is_some());
 
     shell(&format!("ip addr del {FAR}/32 dev lo"));
     // Before probes know it: the kept connection, or a new one, goes nowhere, and the other backend answers.
