@@ -69,6 +69,10 @@ impl ByteBudget {
     /// # Errors
     /// [`NoRoom`] after the wait, or at once if `bytes` is more than the whole budget.
     pub async fn reserve(&self, held: &mut Reservation, bytes: usize, wait: Duration) -> Result<(), NoRoom> {
+        // Those that wait have what is given back before anyone gets it like this.
+        if self.reserve_now(held, bytes).is_ok() {
+            return Ok(());
+        }
         let permits = u32::try_from(units(bytes)).map_err(|_| NoRoom)?;
         if permits as usize > self.settle() {
             return Err(NoRoom);

@@ -102,15 +102,21 @@ fn begins_request(bytes: &[u8]) -> Result<(), Fault> {
     if is_method { Ok(()) } else { Err(Fault::NotHttp) }
 }
 
+/// The lines of a header, each with where it begins and without the CR and LF that end it. One that ends otherwise has its LF.
+pub(super) fn lines(header: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    memchr::memchr_iter(b'\n', header).scan(0, |start, end| {
+        let begin = std::mem::replace(start, end + 1);
+        let line = &header[begin..=end];
+        Some((begin, line.strip_suffix(b"\r\n").unwrap_or(line)))
+    })
+}
+
 /// Looks at a whole header, its empty line included.
 ///
 /// # Errors
 /// What is wrong with it.
 pub(super) fn check(header: &[u8]) -> Result<Body, Fault> {
-    let mut lines = memchr::memmem::find_iter(header, b"\r\n").scan(0, |start, end| {
-        let begin = std::mem::replace(start, end + 2);
-        Some((begin, &header[begin..end]))
-    });
+    let mut lines = lines(header);
     let (_, line) = lines.next().unwrap_or_default();
     let line = request_line(line)?;
     let mut fields = Fields::default();

@@ -7,9 +7,10 @@ use std::io::Write as _;
 
 use bytes::BytesMut;
 use http::header::DATE;
-use memchr::memmem;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
+
+use super::header::lines;
 
 /// Room for the beginning of what follows.
 const BEHIND_BYTES: usize = 512;
@@ -82,11 +83,11 @@ impl Rewrite {
 
 /// Where the line of `Date` is among `fields`, the line ends on both sides included.
 fn date_in(fields: &[u8]) -> Option<(usize, usize)> {
-    const NAME: &[u8] = b"\r\ndate:";
-    let name_at = |&start: &usize| fields[start..].get(..NAME.len()).is_some_and(|at| at.eq_ignore_ascii_case(NAME));
-    let start = memmem::find_iter(fields, LINE_END).find(name_at)?;
-    let end = start + NAME.len() + memmem::find(&fields[start + NAME.len()..], LINE_END)? + LINE_END.len();
-    Some((start, end))
+    const NAME: &[u8] = b"date:";
+    let is_date = |line: &[u8]| line.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
+    // The first line has the status.
+    let (begin, line) = lines(fields).skip(1).find(|(_, line)| is_date(line))?;
+    Some((begin - LINE_END.len(), begin + line.len() + LINE_END.len()))
 }
 
 #[cfg(test)]
