@@ -44,6 +44,7 @@ use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{Sleep, sleep};
 
 use crate::state::State;
 use entrance::Http1;
@@ -65,6 +66,8 @@ pub(crate) struct Downstream {
     held: BytesMut,
     /// Whether everything is taken and nothing sent. Written and read by the one task that has the connection.
     is_corked: AtomicBool,
+    /// Until when the client has to take more, while it takes nothing. Pingora has a limit for bodies alone.
+    stall: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
@@ -159,11 +162,11 @@ impl Body<'_> {
         poll_fn(|cx| self.with(|http1, io| http1.poll_body(io, cx, body, most))).await
     }
 
-    /// Reads and drops what is left, within bounds.
+    /// Reads and drops what is left, within bounds; whether to its end.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub(crate) async fn skip(self) -> io::Result<()> {
+    pub(crate) async fn skip(self) -> io::Result<bool> {
         poll_fn(|cx| self.with(|http1, io| http1.poll_skip(io, cx))).await
     }
 
@@ -186,7 +189,13 @@ impl Downstream {
             false => Entrance::Http1(Box::new(Http1::new(state, peer))),
         };
         let way_in = Mutex::new(WayIn { io, entrance });
-        Self { way_in, rewrite: Mutex::new(None), held: BytesMut::new(), is_corked: AtomicBool::new(false) }
+        Self {
+            way_in,
+            rewrite: Mutex::new(None),
+            held: BytesMut::new(),
+            is_corked: AtomicBool::new(false),
+            stall: None,
+        }
     }
 
     fn io(&mut self) -> Pin<&mut Box<dyn IO>> {
@@ -206,12 +215,16 @@ impl Downstream {
     }
 
     /// Writes what is held and `bufs` behind it, in one piece if it goes; says how much of `bufs` was written. A little is
-    /// held as well, until a flush: to copy it is less than to have it gathered.
+    /// copied behind what is held first: that is less than to have it gathered.
     fn poll_write_behind(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let more = bufs.iter().map(|buf| buf.len()).sum();
         if !self.held.is_empty() && self.held.len() + more <= HELD_BYTES {
             bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
-            return Poll::Ready(Ok(more));
+            // What does not go now is held on.
+            return match self.poll_release(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                _ => Poll::Ready(Ok(more)),
+            };
         }
         while !self.held.is_empty() {
             let written = {
@@ -230,6 +243,35 @@ impl Downstream {
             }
         }
         self.io().poll_write_vectored(cx, bufs)
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if *self.is_corked.get_mut() {
+            self.take(buf);
+            return Poll::Ready(Ok(buf.len()));
+        }
+        if self.rewrite.get_mut().is_some() {
+            ready!(self.poll_release(cx))?;
+            if self.hold(buf) {
+                return Poll::Ready(Ok(buf.len()));
+            }
+        }
+        if self.held.is_empty() {
+            return self.io().poll_write(cx, buf);
+        }
+        self.poll_write_behind(cx, &[IoSlice::new(buf)])
+    }
+
+    /// What came of a write, unless the client has taken nothing for too long.
+    fn in_time<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let Entrance::Http1(http1) = &self.way_in.get_mut().entrance else { return polled };
+        if polled.is_ready() {
+            self.stall = None;
+            return polled;
+        }
+        let stall = self.stall.get_or_insert_with(|| Box::pin(sleep(http1.write_timeout())));
+        ready!(stall.as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// Takes `bytes` behind what is held already.
@@ -272,20 +314,8 @@ impl AsyncRead for Downstream {
 
 impl AsyncWrite for Downstream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if *self.is_corked.get_mut() {
-            self.take(buf);
-            return Poll::Ready(Ok(buf.len()));
-        }
-        if self.rewrite.get_mut().is_some() {
-            ready!(self.poll_release(cx))?;
-            if self.hold(buf) {
-                return Poll::Ready(Ok(buf.len()));
-            }
-        }
-        if self.held.is_empty() {
-            return self.io().poll_write(cx, buf);
-        }
-        self.poll_write_behind(cx, &[IoSlice::new(buf)])
+        let polled = self.poll_send(cx, buf);
+        self.in_time(cx, polled)
     }
 
     fn poll_write_vectored(
@@ -294,7 +324,8 @@ impl AsyncWrite for Downstream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         // A header is written in one piece; this is a body.
-        self.poll_write_behind(cx, bufs)
+        let polled = self.poll_write_behind(cx, bufs);
+        self.in_time(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -305,8 +336,11 @@ impl AsyncWrite for Downstream {
         if *self.is_corked.get_mut() {
             return Poll::Ready(Ok(()));
         }
-        ready!(self.poll_release(cx))?;
-        self.io().poll_flush(cx)
+        let polled = match self.poll_release(cx) {
+            Poll::Ready(Ok(())) => self.io().poll_flush(cx),
+            unfinished => unfinished,
+        };
+        self.in_time(cx, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -390,90 +424,4 @@ impl GetSocketDigest for Downstream {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config;
-
-    fn around(io: tokio::io::DuplexStream) -> Downstream {
-        let text =
-            "listeners: [{address: '127.0.0.1:0'}]\nlogging: {access_log: 'off'}\npools: [{name: p, backends: []}]\n";
-        let state = Arc::new(State::new(config::parse(text, "test").unwrap()).unwrap());
-        Downstream::new(Box::new(io), state, SocketAddr::from(([127, 0, 0, 1], 1)), false)
-    }
-
-    #[tokio::test]
-    async fn what_is_written_while_it_is_corked_goes_ahead_of_what_follows() {
-        let (io, mut client) = tokio::io::duplex(4);
-        let mut downstream = around(io);
-        downstream.is_corked.store(true, Relaxed);
-        let header = b"HTTP/1.1 200 OK\r\n\r\n";
-        let taking = async {
-            downstream.write_all(header).await.unwrap();
-            downstream.flush().await.unwrap();
-        };
-        let is_taken = pin!(taking).poll(&mut Context::from_waker(Waker::noop())).is_ready();
-        assert!(is_taken, "a connection that takes four bytes at a time does not make it wait");
-        downstream.is_corked.store(false, Relaxed);
-        let writing = tokio::spawn(async move {
-            downstream.write_all(b"data: 1\n\n").await?;
-            downstream.flush().await
-        });
-        let mut received = Vec::new();
-        tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
-        writing.await.unwrap().unwrap();
-        assert_eq!(received, [&header[..], b"data: 1\n\n"].concat());
-    }
-
-    #[tokio::test]
-    async fn a_header_goes_out_with_what_follows_however_little_is_taken_at_once() {
-        let header = b"HTTP/1.1 200 OK\r\n\r\n";
-        let long = [b'x'; HELD_BYTES];
-        let bodies = [[&b"9\r\n"[..], b"data: 1\n\n", b"\r\n"], [b"1000\r\n", &long, b"\r\n"]];
-        for (most_bytes, body) in (1..40).chain([4096, 8192]).flat_map(|most| bodies.map(|body| (most, body))) {
-            let (io, mut client) = tokio::io::duplex(most_bytes);
-            let mut downstream = around(io);
-            downstream.take(header);
-            let writing = async move {
-                let (mut pieces, mut first) = (body.map(IoSlice::new), 0);
-                let mut pieces = &mut pieces[..];
-                while !pieces.is_empty() {
-                    let written = downstream.write_vectored(pieces).await.unwrap();
-                    first = if first == 0 { written } else { first };
-                    IoSlice::advance_slices(&mut pieces, written);
-                }
-                downstream.flush().await.unwrap();
-                drop(downstream);
-                first
-            };
-            let mut received = Vec::new();
-            let reading = tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received);
-            let (first, _) = tokio::join!(writing, reading);
-            let expected = [&header[..], &body.concat()].concat();
-            assert_eq!(received, expected, "at most {most_bytes}");
-            assert!(
-                first > 0 && (most_bytes < expected.len() || first == body.concat().len()),
-                "in one piece if it goes"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn an_informational_header_in_between_is_not_rewritten() {
-        let (io, mut client) = tokio::io::duplex(1024);
-        let mut downstream = around(io);
-        let rewrite = downstream.rewrite.get_mut().insert(Rewrite::default());
-        rewrite.add("x-added", format_args!("yes")).unwrap();
-        let hints = b"HTTP/1.1 103 Early Hints\r\ndate: Sun, 29 Nov 2026 12:00:00 GMT\r\n\r\n";
-        let answer = b"HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 2\r\n\r\n";
-        for part in [&hints[..], answer, b"ok"] {
-            downstream.write_all(part).await.unwrap();
-        }
-        downstream.flush().await.unwrap();
-        drop(downstream);
-        let mut received = Vec::new();
-        tokio::io::AsyncReadExt::read_to_end(&mut client, &mut received).await.unwrap();
-        let changed =
-            b"HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 2\r\nx-added: yes\r\n\r\nok";
-        assert_eq!(received, [&hints[..], changed].concat());
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use common_control::engine::{Answer, Engine, Page};
 use common_control::open_metrics::OpenMetrics;
 use common_control::proxy::Proxy;
 use common_control::settings::Settings;
-use common_control::{Scratch, chat, eventually, long_prompt, streamed};
+use common_control::{Scratch, chat, eventually, long_prompt, streamed, within};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -265,7 +265,13 @@ async fn unknown_pages_are_404_and_wrong_methods_405() {
     let mut kept = Connection::open(proxy.admin()).await.unwrap();
     for _ in 0..3 {
         assert_eq!(kept.ask("GET", "/healthz", "", "").await.unwrap().status, 200, "connections are kept");
+        assert_eq!(kept.ask("GET", "/healthz", "", "body").await.unwrap().status, 200, "also behind a body");
     }
+    let mut old = tokio::net::TcpStream::connect(proxy.admin()).await.unwrap();
+    old.write_all(b"GET /healthz HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut reply = String::new();
+    within("its end", old.read_to_string(&mut reply)).await.unwrap();
+    assert!(reply.ends_with("ok\n"), "HTTP/1.0 has connections that end: {reply}");
     let mut balancer = tokio::net::TcpStream::connect(proxy.admin()).await.unwrap();
     balancer.write_all(b"HEAD /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
     let mut reply = String::new();

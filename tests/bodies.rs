@@ -288,6 +288,22 @@ async fn a_request_pipelined_behind_one_that_is_refused_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_nobody_wants_is_passed_over_before_an_answer_of_our_own() {
+    let (a, b) = (Fleet::echo(1).await, Fleet::echo(1).await);
+    let proxy = Setup::new().pool("a", &a, "models: [a]").pool("b", &b, "models: [b]").start().await;
+    let mut client = Client::connect(proxy.http).await;
+    for body in [vec![b'x'; 10], vec![b'x'; 200_000]] {
+        client.send("GET", "/v1/models", "", &body).await;
+        let response = client.response("GET").await.unwrap();
+        assert_eq!((response.status, response.header("connection")), (200, Some("keep-alive")), "{}", body.len());
+    }
+    client.send("GET", "/v1/models", "", &vec![b'x'; 2_000_000]).await;
+    let response = client.response("GET").await.expect("the reply is not lost in a reset");
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")));
+    assert!(a.received().is_empty() && b.received().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_pipelined_behind_a_chunked_one_is_served() {
     let fleet = Fleet::echo(1).await;
     let proxy = Setup::of(&fleet).start().await;

@@ -50,6 +50,42 @@ async fn an_event_is_received_before_the_next_one_is_sent() {
     }
 }
 
+/// Pingora flushes a body of stated length when it is whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_of_an_answer_with_a_length_come_as_they_are_sent_and_all_of_them_before_it_breaks_off() {
+    let steps = Arc::new(Semaphore::new(0));
+    let fleet = Fleet::start(1, {
+        let steps = Arc::clone(&steps);
+        move |exchange| {
+            let steps = Arc::clone(&steps);
+            Box::pin(async move {
+                exchange.body().await?;
+                exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n").await?;
+                for piece in [b"aaaaaaaaaa", b"bbbbbbbbbb"] {
+                    exchange.raw(piece).await?;
+                    steps.acquire().await.unwrap().forget();
+                }
+                exchange.close();
+                Ok(())
+            })
+        }
+    })
+    .await;
+    let proxy = Setup::of(&fleet).start().await;
+    let mut client = Client::connect(proxy.http).await;
+    for path in [CHAT, "/v1/audio/speech"] {
+        client.send("POST", path, "", &chat("x")).await;
+        assert_eq!(within("a header", client.head()).await.unwrap().second_word(), "200", "{path}");
+        for piece in [b"aaaaaaaaaa", b"bbbbbbbbbb"] {
+            assert_eq!(within("a piece", client.wire.exactly(10)).await.unwrap(), piece, "{path}");
+            steps.add_permits(1);
+        }
+        assert!(client.wire.ends().await, "{path}");
+        client = Client::connect(proxy.http).await;
+    }
+    proxy.let_go().await;
+}
+
 async fn an_event_is_received(hold: bool) {
     const EVENTS: usize = 20;
     let (fleet, steps) = stepwise(EVENTS).await;

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use http::{Method, Response, StatusCode, header};
+use http::{Method, Response, StatusCode, Version, header};
 use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use serde::Serialize;
@@ -72,12 +72,19 @@ impl Admin {
             let reject = Reject::malformed(fault, &self.state.config.load());
             return failed(reject.status(), fault.explained());
         }
+        if session.req_header().version < Version::HTTP_11 {
+            // Who does not know of kept connections waits for the end of this one.
+            session.set_keepalive(None);
+        }
         let path = &*decoded(path);
         if !access::is_allowed(&self.state.config.load().admin, path, &session.req_header().headers) {
             // What it sends besides is not answered, and a connection that closes over it could be reset before the reply.
             session.set_keepalive(None);
             body::drain(session).await;
             return access::refused();
+        }
+        if path != "/explain" && !body::drain(session).await {
+            session.set_keepalive(None);
         }
         match method_of(path) {
             None => return failed(StatusCode::NOT_FOUND, "there is no such page; GET / lists what there is"),

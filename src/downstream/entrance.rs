@@ -109,6 +109,11 @@ impl Http1 {
         self.fault
     }
 
+    /// How long a client may take nothing of what it is sent.
+    pub(super) fn write_timeout(&self) -> Duration {
+        self.state.config.load().server.write_timeout
+    }
+
     /// Reads what may be handed on.
     pub(super) fn poll_read(
         &mut self,
@@ -127,7 +132,9 @@ impl Http1 {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                Phase::Body(_) => ready!(self.poll_skip(io, cx))?,
+                Phase::Body(_) => {
+                    ready!(self.poll_skip(io, cx))?;
+                }
                 Phase::Refused if self.fault == Some(Fault::Chunk) => {
                     return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
                 }
@@ -222,7 +229,10 @@ impl Http1 {
     /// Ready when what is awaited is too late. Between two requests that is Pingora's to say, which knows when an answer ended.
     fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let has_begun = !self.ahead.is_empty() || self.opened.is_some();
-        if self.deadline.is_none() && has_begun {
+        if !has_begun {
+            // What came was a line end behind a body, and in pieces.
+            self.deadline = None;
+        } else if self.deadline.is_none() {
             let allowed = self.state.config.load().limits.header_timeout;
             let begun = self.opened.unwrap_or_else(Instant::now);
             self.deadline = Some(Box::pin(sleep_until(begun + allowed)));

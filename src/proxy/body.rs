@@ -136,24 +136,25 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
     Ok(Buffered { bytes: reader.body.freeze(), _reserved: reader.reserved })
 }
 
-/// Reads and drops what is left of a refused body, within bounds: a connection closed with unread bytes is reset, and a
-/// reset can overtake the reply.
-pub async fn drain(session: &mut HttpSession) {
+/// Reads and drops what is left of a body that nobody wants, within bounds; whether it was read to its end. Otherwise the
+/// connection has to be closed. One that is closed with unread bytes is reset, and a reset can overtake the reply.
+pub async fn drain(session: &mut HttpSession) -> bool {
     let draining = async {
-        if let Some(body) = downstream::body(session) {
-            // It ends as what follows does.
-            let _ = body.skip().await;
+        if let Some(body) = downstream::body(session)
+            && !body.skip().await?
+        {
+            return Ok(false);
         }
         let mut drained = 0;
-        while drained < DRAIN_BYTES {
-            match session.read_request_body().await {
-                Ok(Some(bytes)) => drained += bytes.len(),
-                _ => break,
+        while let Some(bytes) = session.read_request_body().await.map_err(io::Error::other)? {
+            drained += bytes.len();
+            if drained > DRAIN_BYTES {
+                return Ok(false);
             }
         }
+        io::Result::Ok(true)
     };
-    // Either way the connection is closed next, so how the draining ended does not matter.
-    let _ = timeout(DRAIN_TIME, draining).await;
+    matches!(timeout(DRAIN_TIME, draining).await, Ok(Ok(true)))
 }
 
 struct Reader<'a> {

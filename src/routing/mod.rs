@@ -28,8 +28,8 @@ use std::num::NonZeroU32;
 use crate::pool::{EngineState, LoadView, OtherRouters, Policy, PolicyKind};
 use crate::prefix::BlockHash;
 
-/// Candidates up to this number are held without allocation.
-pub const INLINE: usize = 64;
+/// Candidates up to this number are held without allocation. More would cost more: such lists are moved, whole.
+pub const INLINE: usize = 16;
 
 /// What a decision needs to know of the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -20,6 +20,9 @@ use crate::downstream::header::Body;
 /// Most bytes of a body that are passed over where nobody asked for it.
 const SKIP_BYTES: usize = 256 * 1024;
 
+/// So long a body has its memory at once. What is not written yet is addresses and no memory, but those can be limited too.
+const AT_ONCE_BYTES: usize = 2 * 1024 * 1024;
+
 const BYTE: &[u8] = b".";
 const CHUNK: &[u8] = b"1\r\n.\r\n0\r\n\r\n";
 
@@ -95,8 +98,11 @@ impl Http1 {
             *body = self.ahead.split_to(ahead);
             return Poll::Ready(Ok(ahead));
         }
-        // All at once, so that nothing is copied twice. What is not written yet is no memory.
-        body.reserve(left.min(most.saturating_sub(body.len())));
+        // All at once, so that nothing is copied twice; of a long one as much again as has come, since a length is only said.
+        if body.len() == body.capacity() {
+            let step = if left <= AT_ONCE_BYTES { left } else { body.len().max(AT_ONCE_BYTES / 2) };
+            body.reserve(step.min(left).min(most.saturating_sub(body.len())));
+        }
         if ahead > 0 {
             body.extend_from_slice(&self.ahead[..ahead]);
             self.let_go(ahead);
@@ -145,7 +151,7 @@ impl Http1 {
         }
     }
 
-    /// Passes over a body that nobody has asked for. One that is too long for that ends the connection.
+    /// Passes over a body that nobody has asked for; whether to its end. One that is too long for that ends the connection.
     ///
     /// # Errors
     /// As [`Self::poll_body`].
@@ -153,7 +159,7 @@ impl Http1 {
         &mut self,
         io: &mut Box<dyn IO>,
         cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    ) -> Poll<io::Result<bool>> {
         let mut piece = BytesMut::new();
         while let Phase::Body(_) = self.phase {
             self.skipped += ready!(self.poll_body(io, cx, &mut piece, READ_BYTES))?;
@@ -163,6 +169,6 @@ impl Http1 {
             }
         }
         self.skipped = 0;
-        Poll::Ready(Ok(()))
+        Poll::Ready(Ok(matches!(self.phase, Phase::Header)))
     }
 }

@@ -179,6 +179,27 @@ async fn a_header_has_its_time_as_a_whole_and_a_pause_between_requests_does_not_
     drop(client);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_line_end_behind_a_body_begins_no_header_though_it_comes_in_pieces() {
+    let state = state("");
+    let (mut client, mut downstream) = connection(&state, 1 << 20);
+    client.write_all(format!("{}x\r", sized("1")).as_bytes()).await.unwrap();
+    assert!(read(&mut downstream).await.is_some());
+    assert_eq!(body_of(&downstream).await.unwrap(), b"x");
+    let sending = tokio::spawn(async move {
+        sleep(Duration::from_secs(1)).await;
+        client.write_all(b"\n").await.unwrap();
+        sleep(Duration::from_secs(600)).await;
+        client.write_all(format!("{HEADER}\r\n").as_bytes()).await.unwrap();
+        client
+    });
+    let mut space = [0; 1024];
+    let length = downstream.read(&mut space).await.unwrap();
+    assert_eq!(&space[..length], format!("{HEADER}\r\n").as_bytes());
+    assert_eq!(fault_of(&downstream), None);
+    drop(sending.await.unwrap());
+}
+
 #[tokio::test]
 async fn a_header_is_bounded_and_a_large_one_takes_room_in_the_budget() {
     let state = state("server: {max_header_bytes: 32KiB}\nlimits: {max_buffered_bytes: 1MiB, max_body_bytes: 1MiB}");
