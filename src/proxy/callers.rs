@@ -82,8 +82,10 @@ fn spent(ctx: &RequestContext, usage: Option<Usage>) -> Option<Spent> {
 /// Shows the backend the credentials that the pool says, and none of the caller's unless it says so.
 pub(super) fn show_credentials(request: &mut RequestHeader, credentials: &Credentials) -> Result<()> {
     let Credentials::Own(own) = credentials else { return Ok(()) };
-    for name in &CREDENTIALS {
-        request.remove_header(name);
+    if request.headers.keys().any(|name| CREDENTIALS.contains(name)) {
+        for name in &CREDENTIALS {
+            request.remove_header(name);
+        }
     }
     own.as_ref().map_or(Ok(()), |own| request.insert_header(AUTHORIZATION, own.clone()))
 }

@@ -27,6 +27,9 @@ const OVERLOADED: u16 = 503;
 const MAX_INFORMATIONAL: u32 = 16;
 
 // What is said of a decision, where `server.response_headers` has it said.
+/// What the fields of our own begin with.
+const OURS: &str = "x-warmgate-";
+
 const REQUEST_ID: &str = "x-warmgate-request-id";
 const ATTEMPTS: &str = "x-warmgate-attempts";
 const BACKEND: &str = "x-warmgate-backend";
@@ -154,8 +157,10 @@ fn describe(state: &State, session: &Session, header: &mut ResponseHeader, ctx: 
         return Ok(rewrite);
     }
     // Another proxy like this one may have been asked.
-    for name in [REQUEST_ID, ATTEMPTS, BACKEND, CACHED] {
-        header.remove_header(name);
+    if header.headers.keys().any(|name| name.as_str().starts_with(OURS)) {
+        for name in [REQUEST_ID, ATTEMPTS, BACKEND, CACHED] {
+            header.remove_header(name);
+        }
     }
     decided(
         ctx,
@@ -180,6 +185,9 @@ fn decided(ctx: &RequestContext, mut add: impl FnMut(&'static str, fmt::Argument
 
 /// Removes what concerns the backend's connection alone (RFC 9110, section 7.6.1). Pingora does so for requests only.
 fn strip_hop_by_hop(header: &mut ResponseHeader) {
+    if !header.headers.keys().any(|name| [&CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION].contains(&name)) {
+        return;
+    }
     let nominated: SmallVec<[HeaderName; 4]> = header
         .headers
         .get_all(CONNECTION)
