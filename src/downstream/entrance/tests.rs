@@ -1,5 +1,6 @@
 use std::task::Waker;
 
+use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
@@ -224,4 +225,111 @@ async fn a_header_is_bounded_and_a_large_one_takes_room_in_the_budget() {
     client.write_all(large.as_bytes()).await.unwrap();
     assert_eq!(read(&mut downstream).await.unwrap(), STAND_IN);
     assert_eq!(fault_of(&downstream), Some(Fault::NoRoom));
+}
+
+// === any messages, in any pieces ===
+
+#[derive(Debug, Clone)]
+struct Message {
+    body: Vec<u8>,
+    framing: Framing,
+    /// Whether its body is read, or left to be passed over.
+    is_asked_for: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Framing {
+    None,
+    Sized,
+    /// The sizes of chunks, again and again, and what stands behind the first size and in front of the end.
+    Chunks(Vec<usize>, &'static str, &'static str),
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    let extra = || prop_oneof![Just(""), Just(";x=\"1\"")];
+    let trailer = || prop_oneof![Just(""), Just("x-sum: 1\r\n")];
+    let framing = prop_oneof![
+        Just(Framing::None),
+        Just(Framing::Sized),
+        (prop::collection::vec(1..900_usize, 1..5), extra(), trailer())
+            .prop_map(|(sizes, extra, trailer)| Framing::Chunks(sizes, extra, trailer)),
+    ];
+    // Bodies that look like messages.
+    let body = prop_oneof![prop::collection::vec(any::<u8>(), 0..3000), Just(sized("3").into_bytes())];
+    (body, framing, any::<bool>()).prop_map(|(body, framing, is_asked_for)| {
+        let body = if matches!(framing, Framing::None) { Vec::new() } else { body };
+        Message { body, framing, is_asked_for }
+    })
+}
+
+impl Message {
+    /// What a client sends.
+    fn sent(&self) -> Vec<u8> {
+        match &self.framing {
+            Framing::None => format!("{HEADER}\r\n").into_bytes(),
+            Framing::Sized => [sized(&self.body.len().to_string()).as_bytes(), &self.body].concat(),
+            Framing::Chunks(sizes, extra, trailer) => {
+                let (mut sent, mut rest, mut sizes) = (chunked().into_bytes(), &self.body[..], sizes.iter().cycle());
+                while !rest.is_empty() {
+                    let (chunk, behind) = rest.split_at(rest.len().min(*sizes.next().unwrap()));
+                    sent.extend_from_slice(format!("{:x}{extra}\r\n", chunk.len()).as_bytes());
+                    sent.extend_from_slice(&[chunk, b"\r\n"].concat());
+                    rest = behind;
+                }
+                sent.extend_from_slice(format!("0\r\n{trailer}\r\n").as_bytes());
+                sent
+            }
+        }
+    }
+
+    /// What Pingora is given.
+    fn handed_on(&self) -> String {
+        match &self.framing {
+            Framing::None => format!("{HEADER}\r\n"),
+            Framing::Sized if self.body.is_empty() => sized("0"),
+            Framing::Sized => {
+                format!("{}.", sized(&format!("{:0width$}", 1, width = self.body.len().to_string().len())))
+            }
+            Framing::Chunks(..) => format!("{}1\r\n.\r\n0\r\n\r\n", chunked()),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(crate::testing::config(128))]
+
+    #[test]
+    fn any_messages_come_out_as_they_were_sent(
+        messages in prop::collection::vec(message(), 1..6),
+        pieces in prop::collection::vec(1..2000_usize, 1..6),
+        room in prop_oneof![1..100_usize, 1000..70_000_usize],
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut client, mut downstream) = connection(&state(""), room);
+            let sent: Vec<u8> = messages.iter().flat_map(Message::sent).collect();
+            let sending = async move {
+                let (mut rest, mut pieces) = (&sent[..], pieces.iter().cycle());
+                while !rest.is_empty() {
+                    let (piece, behind) = rest.split_at(rest.len().min(*pieces.next().unwrap()));
+                    client.write_all(piece).await.unwrap();
+                    tokio::task::yield_now().await;
+                    rest = behind;
+                }
+            };
+            let receiving = async {
+                for message in &messages {
+                    let expected = message.handed_on();
+                    let mut received = vec![0; expected.len()];
+                    downstream.read_exact(&mut received).await.unwrap();
+                    assert_eq!(String::from_utf8_lossy(&received), expected);
+                    if message.is_asked_for {
+                        assert_eq!(body_of(&downstream).await.unwrap(), message.body);
+                    }
+                }
+                assert_eq!(downstream.read(&mut [0; 16]).await.unwrap(), 0, "nothing is left over");
+            };
+            tokio::join!(sending, receiving);
+        });
+    }
 }
