@@ -157,7 +157,7 @@ impl Body<'_> {
     /// Reads what there is behind `body`, which gets room for `most` bytes if need be; how many came, none at the end.
     ///
     /// # Errors
-    /// The connection failed or ended, or the framing is wrong: [`fault`] says so.
+    /// The connection failed or ended, or the framing is wrong: [`fault()`] says so.
     pub(crate) async fn read(self, body: &mut BytesMut, most: usize) -> io::Result<usize> {
         poll_fn(|cx| self.with(|http1, io| http1.poll_body(io, cx, body, most))).await
     }
