@@ -108,7 +108,9 @@ impl Http1 {
             self.let_go(ahead);
             return Poll::Ready(Ok(ahead));
         }
-        let mut room = body.limit(left.min(READ_BYTES));
+        // As much again as has come: who sends a lot is read in a few steps.
+        let most = READ_BYTES.max(body.len());
+        let mut room = body.limit(left.min(most));
         let length = ready!(pin!(io.read_buf(&mut room)).poll(cx))?;
         Poll::Ready(if length == 0 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(length) })
     }
