@@ -203,7 +203,11 @@ async fn a_reload_switches_it_on_elsewhere_and_off() {
     let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
     let to = |file: &Path, more: &str| Settings { logging: recording(file, more), ..plain.clone() };
     let body = chat(&long_prompt("switched"));
-    let send = async || assert_eq!(proxy.chat(&body).await.status, 200);
+    // It is recorded when it has ended, which is a little after its reply, and by the settings of then.
+    let send = async || {
+        assert_eq!(proxy.chat(&body).await.status, 200);
+        eventually("it has ended", async || proxy.metric("warmgate_requests_in_service").await == Some(0.0)).await;
+    };
 
     send().await;
     proxy.apply(&to(&one, "")).await;
@@ -222,7 +226,6 @@ async fn a_reload_switches_it_on_elsewhere_and_off() {
     until_written(&proxy, 4).await;
     proxy.apply(&plain).await;
     send().await;
-    eventually("it has ended", async || proxy.metric("warmgate_requests_in_service").await == Some(0.0)).await;
 
     let files = [&one, &older(&two, 1), &two].map(|file| read(file));
     assert_eq!(files.each_ref().map(Vec::len), [1, 1, 2]);
