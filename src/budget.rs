@@ -146,6 +146,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_waits_is_not_overtaken_by_those_who_need_less() {
+        let budget = ByteBudget::new(10 * UNIT_BYTES);
+        let (mut first, mut large, mut small) = Default::default();
+        budget.reserve(&mut first, 8 * UNIT_BYTES, Duration::ZERO).await.unwrap();
+        let waiting = budget.reserve(&mut large, 4 * UNIT_BYTES, Duration::from_secs(60));
+        let others = async {
+            let refused = budget.reserve(&mut small, UNIT_BYTES, Duration::from_secs(1)).await;
+            assert_eq!(refused, Err(NoRoom), "the two that are left are for the one that waits");
+            drop(first);
+        };
+        let (waited, ()) = tokio::join!(waiting, others);
+        assert_eq!(waited, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn more_than_the_whole_budget_is_refused_at_once() {
         let budget = ByteBudget::new(UNIT_BYTES);
         let started = tokio::time::Instant::now();

@@ -48,6 +48,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::state::State;
 use entrance::Http1;
+pub(crate) use entrance::body::grow;
 pub(crate) use fault::{Fault, Faults};
 use flow::Http2;
 pub(crate) use rewrite::Rewrite;

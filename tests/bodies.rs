@@ -300,6 +300,10 @@ async fn a_body_that_nobody_wants_is_passed_over_before_an_answer_of_our_own() {
     client.send("GET", "/v1/models", "", &vec![b'x'; 2_000_000]).await;
     let response = client.response("GET").await.expect("the reply is not lost in a reset");
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
+    let mut client = Client::connect(proxy.http).await;
+    client.send_head("GET", "/v1/models", "content-length: 5\r\nexpect: 100-continue\r\n").await;
+    let response = within("an answer", client.response("GET")).await.unwrap();
+    assert_eq!((response.status, response.header("connection")), (200, Some("close")), "nobody is asked for it");
     assert!(a.received().is_empty() && b.received().is_empty());
 }
 

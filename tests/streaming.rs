@@ -8,7 +8,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::backend::Fleet;
+use common::backend::{Acting, Exchange, Fleet};
 use common::client::{self, Client};
 use common::h2c::{self, H2, Length};
 use common::proxy::{Proxy, Setup};
@@ -21,26 +21,30 @@ fn delta(number: usize) -> String {
     format!("{{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"t{number}\"}}}}]}}")
 }
 
+/// A fleet of one that answers by `script`, which waits for permits to go on.
+async fn stepping<F>(script: F) -> (Fleet, Arc<Semaphore>)
+where
+    F: for<'a> Fn(&'a mut Exchange, Arc<Semaphore>) -> Acting<'a> + Send + Sync + 'static,
+{
+    let steps = Arc::new(Semaphore::new(0));
+    let given = Arc::clone(&steps);
+    (Fleet::start(1, move |exchange| script(exchange, Arc::clone(&given))).await, steps)
+}
+
 /// A fleet of one that streams `events` and waits for a permit before each.
 async fn stepwise(events: usize) -> (Fleet, Arc<Semaphore>) {
-    let steps = Arc::new(Semaphore::new(0));
-    let fleet = Fleet::start(1, {
-        let steps = Arc::clone(&steps);
-        move |exchange| {
-            let steps = Arc::clone(&steps);
-            Box::pin(async move {
-                exchange.begin_stream().await?;
-                for number in 0..events {
-                    steps.acquire().await.unwrap().forget();
-                    exchange.event(&delta(number)).await?;
-                }
+    stepping(move |exchange, steps| {
+        Box::pin(async move {
+            exchange.begin_stream().await?;
+            for number in 0..events {
                 steps.acquire().await.unwrap().forget();
-                exchange.end_stream().await
-            })
-        }
+                exchange.event(&delta(number)).await?;
+            }
+            steps.acquire().await.unwrap().forget();
+            exchange.end_stream().await
+        })
     })
-    .await;
-    (fleet, steps)
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,22 +57,17 @@ async fn an_event_is_received_before_the_next_one_is_sent() {
 /// Pingora flushes a body of stated length when it is whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pieces_of_an_answer_with_a_length_come_as_they_are_sent_and_all_of_them_before_it_breaks_off() {
-    let steps = Arc::new(Semaphore::new(0));
-    let fleet = Fleet::start(1, {
-        let steps = Arc::clone(&steps);
-        move |exchange| {
-            let steps = Arc::clone(&steps);
-            Box::pin(async move {
-                exchange.body().await?;
-                exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n").await?;
-                for piece in [b"aaaaaaaaaa", b"bbbbbbbbbb"] {
-                    exchange.raw(piece).await?;
-                    steps.acquire().await.unwrap().forget();
-                }
-                exchange.close();
-                Ok(())
-            })
-        }
+    let (fleet, steps) = stepping(|exchange, steps| {
+        Box::pin(async move {
+            exchange.body().await?;
+            exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n").await?;
+            for piece in [b"aaaaaaaaaa", b"bbbbbbbbbb"] {
+                exchange.raw(piece).await?;
+                steps.acquire().await.unwrap().forget();
+            }
+            exchange.close();
+            Ok(())
+        })
     })
     .await;
     let proxy = Setup::of(&fleet).start().await;

@@ -83,8 +83,8 @@ impl Admin {
             body::drain(session).await;
             return access::refused();
         }
-        if path != "/explain" && !body::drain(session).await {
-            session.set_keepalive(None);
+        if path != "/explain" {
+            body::pass_over(session).await;
         }
         match method_of(path) {
             None => return failed(StatusCode::NOT_FOUND, "there is no such page; GET / lists what there is"),

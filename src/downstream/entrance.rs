@@ -7,7 +7,7 @@
 //! says ([`Http1::fault`]); what the client sends after that is read and dropped, so that the answer is not lost to a
 //! reset, and the connection ends.
 
-mod body;
+pub(super) mod body;
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -147,10 +147,15 @@ impl Http1 {
         let length = self.ready.min(buf.remaining());
         buf.put_slice(&self.ahead[..length]);
         self.ready -= length;
-        self.ahead.advance(length);
+        self.let_go(length);
         let (now, later) = self.stand_in.split_at(self.stand_in.len().min(buf.remaining()));
         buf.put_slice(now);
         self.stand_in = later;
+    }
+
+    /// What was read ahead is used up to here.
+    fn let_go(&mut self, bytes: usize) {
+        self.ahead.advance(bytes);
         if self.ahead.is_empty() {
             // A connection that waits for its next request holds no memory for it.
             self.ahead = BytesMut::new();

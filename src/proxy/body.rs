@@ -113,15 +113,9 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
     if expected.is_some_and(|length| length > limits.max_body_bytes as u64) {
         return Err(BodyError::TooLarge { limit: limits.max_body_bytes });
     }
-    let most = expected.and_then(|length| usize::try_from(length).ok());
-    let mut reader = Reader {
-        limits,
-        budget,
-        most_bytes: most.unwrap_or(limits.max_body_bytes),
-        reserved: Reservation::default(),
-        room: 0,
-        body: BytesMut::new(),
-    };
+    let stated = expected.and_then(|length| usize::try_from(length).ok());
+    let mut reader =
+        Reader { limits, budget, stated, reserved: Reservation::default(), room: 0, body: BytesMut::new() };
     let reading = async {
         continue_if_expected(session).await?;
         match session.is_http2() {
@@ -157,11 +151,20 @@ pub async fn drain(session: &mut HttpSession) -> bool {
     matches!(timeout(DRAIN_TIME, draining).await, Ok(Ok(true)))
 }
 
+/// Passes over the body of a request whose answer has no use for it: before the answer, which says that the connection ends
+/// where that cannot be done.
+pub async fn pass_over(session: &mut HttpSession) {
+    // Who waits for a word sends none of it.
+    if expects_continue(session) || !drain(session).await {
+        session.set_keepalive(None);
+    }
+}
+
 struct Reader<'a> {
     limits: &'a BodyLimits,
     budget: &'a ByteBudget,
-    /// The stated length, else the limit.
-    most_bytes: usize,
+    /// The length, where the header says it.
+    stated: Option<usize>,
     reserved: Reservation,
     /// Bytes that `reserved` covers.
     room: usize,
@@ -169,6 +172,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// More than this cannot come of it.
+    fn most_bytes(&self) -> usize {
+        self.stated.unwrap_or(self.limits.max_body_bytes)
+    }
+
     /// Covers what has come.
     async fn cover(&mut self) -> Result<(), BodyError> {
         let length = self.body.len();
@@ -181,7 +189,7 @@ impl Reader<'_> {
         // In whole steps, since the budget counts in units: rounded up each time, a body would have no room for itself.
         let missing = length - self.room;
         let step = self.room.max(missing.next_multiple_of(FIRST_STEP_BYTES));
-        let more = step.min(self.most_bytes.saturating_sub(self.room)).max(missing);
+        let more = step.min(self.most_bytes().saturating_sub(self.room)).max(missing);
         self.budget.reserve(&mut self.reserved, more, self.limits.buffer_wait).await?;
         self.room += more;
         Ok(())
@@ -189,7 +197,8 @@ impl Reader<'_> {
 
     async fn read_h1(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
         if let Some(body) = downstream::body(session) {
-            while body.read(&mut self.body, self.most_bytes).await.map_err(failed)? > 0 {
+            let most = self.most_bytes();
+            while body.read(&mut self.body, most).await.map_err(failed)? > 0 {
                 self.cover().await?;
             }
         }
@@ -215,6 +224,10 @@ impl Reader<'_> {
 
     /// Takes a copy: a frame of a few bytes is a part of all that was read with it, and would hold on to that.
     async fn push(&mut self, bytes: &[u8]) -> Result<(), BodyError> {
+        if let Some(length) = self.stated {
+            let left = length.saturating_sub(self.body.len());
+            downstream::grow(&mut self.body, left);
+        }
         self.body.extend_from_slice(bytes);
         self.cover().await
     }
@@ -242,10 +255,14 @@ async fn next_unbuffered(session: &mut HttpSession) -> Result<Option<Bytes>, Bod
     }
 }
 
-async fn continue_if_expected(session: &mut HttpSession) -> Result<(), BodyError> {
+/// Whether the client waits for a word before it sends the body. HTTP/1.0 has no such answers.
+fn expects_continue(session: &HttpSession) -> bool {
     let expects = session.get_header_bytes(EXPECT).eq_ignore_ascii_case(b"100-continue");
-    // HTTP/1.0 has no such answers.
-    if expects && session.req_header().version == Version::HTTP_11 {
+    expects && session.req_header().version == Version::HTTP_11
+}
+
+async fn continue_if_expected(session: &mut HttpSession) -> Result<(), BodyError> {
+    if expects_continue(session) {
         // Pingora takes the 100 for an early response, and would end the connection after this request.
         session.set_close_on_response_before_downstream_finish(false);
         session.write_continue_response().await.map_err(BodyError::Read)?;

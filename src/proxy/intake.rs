@@ -71,9 +71,7 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     }
     if let Some(list) = models::list(state, session, ctx.caller.as_deref()) {
         ctx.answer.is_local = true;
-        if !body::drain(&mut session.downstream_session).await {
-            session.set_keepalive(None);
-        }
+        body::pass_over(&mut session.downstream_session).await;
         models::reply(session, list).await?;
         return Ok(true);
     }

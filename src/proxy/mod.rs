@@ -2,9 +2,10 @@
 //!
 //! [`Gateway`] is Pingora's `ProxyHttp`; its methods only delegate, one file a step: [`callers`] says who may call,
 //! [`body`] holds the body, [`mod@plan`] says what the request asks of routing, [`waiting`] finds it a backend with room,
-//! [`deferral`] lets it wait though there is room, [`alarms`] says what ends either, [`peer`] says how to connect, [`attend`] sees to time limits, [`response`] watches the answer, [`hold`] keeps it back while
-//! it may be none, [`reject`], [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs,
-//! and [`reuse`] sees to what becomes of the connection.
+//! [`deferral`] lets it wait though there is room, [`alarms`] says what ends either, [`peer`] says how to connect,
+//! [`attend`] sees to time limits, [`response`] watches the answer, [`hold`] keeps it back while it may be none,
+//! [`reject`], [`reply`] and [`last_words`] make our own error replies, [`finish`] counts and logs, and [`reuse`] sees to
+//! what becomes of the connection.
 
 mod alarms;
 mod attend;

@@ -26,10 +26,10 @@ const OVERLOADED: u16 = 503;
 /// Informational responses that a backend may send before its final one; engines send none.
 const MAX_INFORMATIONAL: u32 = 16;
 
-// What is said of a decision, where `server.response_headers` has it said.
 /// What the fields of our own begin with.
 const OURS: &str = "x-warmgate-";
 
+// What is said of a decision, where `server.response_headers` has it said.
 const REQUEST_ID: &str = "x-warmgate-request-id";
 const ATTEMPTS: &str = "x-warmgate-attempts";
 const BACKEND: &str = "x-warmgate-backend";

@@ -9,7 +9,7 @@ use std::io;
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{BufMut, BytesMut};
 use pingora_core::protocols::IO;
 use tokio::io::AsyncReadExt;
 
@@ -32,6 +32,15 @@ pub(super) enum Framing {
     /// After so many more bytes.
     Sized(u64),
     Chunked(Chunks),
+}
+
+/// Gives a body that is full room for more of the `left` bytes that are to come: for all of them, so that nothing is copied
+/// twice, but of a long one for as much again as has come, since a length is only said.
+pub(crate) fn grow(body: &mut BytesMut, left: usize) {
+    if body.len() == body.capacity() {
+        let step = if left <= AT_ONCE_BYTES { left } else { body.len().max(AT_ONCE_BYTES / 2) };
+        body.reserve(step.min(left));
+    }
 }
 
 impl Http1 {
@@ -98,11 +107,7 @@ impl Http1 {
             *body = self.ahead.split_to(ahead);
             return Poll::Ready(Ok(ahead));
         }
-        // All at once, so that nothing is copied twice; of a long one as much again as has come, since a length is only said.
-        if body.len() == body.capacity() {
-            let step = if left <= AT_ONCE_BYTES { left } else { body.len().max(AT_ONCE_BYTES / 2) };
-            body.reserve(step.min(left).min(most.saturating_sub(body.len())));
-        }
+        grow(body, left.min(most.saturating_sub(body.len())));
         if ahead > 0 {
             body.extend_from_slice(&self.ahead[..ahead]);
             self.let_go(ahead);
@@ -144,13 +149,6 @@ impl Http1 {
             }
         }
         Poll::Ready(Ok(body.len() - before))
-    }
-
-    fn let_go(&mut self, bytes: usize) {
-        self.ahead.advance(bytes);
-        if self.ahead.is_empty() {
-            self.ahead = BytesMut::new();
-        }
     }
 
     /// Passes over a body that nobody has asked for; whether to its end. One that is too long for that ends the connection.

@@ -129,6 +129,24 @@ async fn a_body_that_nobody_asks_for_is_passed_over_unless_it_is_long() {
 }
 
 #[tokio::test]
+async fn memory_is_taken_at_once_for_a_usual_body_and_by_and_by_for_a_long_one() {
+    let state = state("");
+    for (length, first, then) in [(1_500_000, 1_500_000, 1_500_000), (64 << 20, 1 << 20, 2 << 20)] {
+        let (mut client, mut downstream) = connection(&state, 4 << 20);
+        client.write_all(format!("{}x", sized(&length.to_string())).as_bytes()).await.unwrap();
+        assert!(read(&mut downstream).await.is_some());
+        let mut body = BytesMut::new();
+        Body(&downstream).read(&mut body, length).await.unwrap();
+        assert!((first..first + 4096).contains(&body.capacity()), "{} of {length}", body.capacity());
+        client.write_all(&vec![b'x'; 1_400_000]).await.unwrap();
+        while body.len() < 1_400_000 {
+            Body(&downstream).read(&mut body, length).await.unwrap();
+        }
+        assert!((then..then + 4096).contains(&body.capacity()), "{} of {length}", body.capacity());
+    }
+}
+
+#[tokio::test]
 async fn a_request_of_ours_stands_in_for_a_refused_one_and_nothing_follows() {
     let state = state("");
     let (mut client, mut downstream) = connection(&state, 1 << 20);
