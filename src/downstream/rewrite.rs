@@ -51,7 +51,8 @@ impl Rewrite {
         let start = self.more.len();
         // Writing to memory does not fail.
         let _ = write!(self.more, "{name}: {value}");
-        if self.more[start..].iter().any(|byte| !matches!(byte, b' '..=b'~')) {
+        let are_visible = self.more[start..].iter().fold(true, |are, byte| are & matches!(byte, b' '..=b'~'));
+        if !are_visible {
             self.more.truncate(start);
             return Err(Error::explain(ErrorType::InvalidHTTPHeader, "a response header of our own"));
         }

@@ -207,7 +207,8 @@ impl Pool {
 
 /// `value` within `low..=high`; `low` if it is not a number.
 pub(crate) fn number_within(low: f64, high: f64, value: f64) -> f64 {
-    if value.is_nan() { low } else { value.clamp(low, high) }
+    // Of a number and what is none, `max` is the number.
+    value.max(low).min(high)
 }
 
 /// FNV-1a. Names come from the configuration, so nobody can choose them to collide.

@@ -39,7 +39,12 @@ pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestConte
     } else if session.get_keepalive().is_some() {
         session.set_keepalive(Some(config.server.keepalive_timeout.as_secs().max(1)));
     }
-    session.set_write_timeout(Some(config.server.write_timeout));
+    if session.is_http2() {
+        session.set_write_timeout(Some(config.server.write_timeout));
+    } else {
+        // The stream below sees to it, and to the body; Pingora would look at the clock for each piece.
+        session.set_read_timeout(None);
+    }
     // Otherwise a request sent behind another ends both.
     session.set_pipelining_enabled(true);
     if let Some(fault) = fault(session.as_downstream()) {
@@ -52,8 +57,9 @@ pub(super) fn admit(state: &State, session: &mut Session, ctx: &mut RequestConte
         session.set_keepalive(None);
         return Err(ctx.refuse(Reject::BadRequest));
     }
+    // Over HTTP/1 it was measured as it came.
     let limit = config.server.max_header_bytes;
-    if header_bytes(session) as u64 > limit {
+    if session.is_http2() && header_bytes(session) as u64 > limit {
         session.set_keepalive(None);
         return Err(ctx.refuse(Reject::HeaderTooLarge { limit }));
     }
@@ -121,8 +127,13 @@ fn request_id(session: &Session) -> String {
     let given = session.get_header(&X_REQUEST_ID).and_then(|value| value.to_str().ok());
     match given {
         Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES => id.to_owned(),
-        _ => format!("{:032x}", fastrand::u128(..)),
+        _ => new_id(),
     }
+}
+
+fn new_id() -> String {
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or_default();
+    fastrand::u128(..).to_be_bytes().into_iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)]).collect()
 }
 
 fn seen(session: &Session) -> Seen {

@@ -3,8 +3,8 @@
 use crate::pool::CostModel;
 use crate::routing::{Candidate, Query, score};
 
-/// A decision against the one that would have waited least. All zero for a decision that saves no prefill: it was taken for
-/// another reason than locality.
+/// A decision against the one that would have waited least. All zero for a decision that saves no prefill, or is for a backend
+/// that has no more cached than any other: it was taken for another reason than locality.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Detour {
     /// How much longer the request is predicted to wait for its first token, in seconds.
@@ -15,8 +15,12 @@ pub struct Detour {
 
 /// Compares the candidate of index `chosen` with the one of the least predicted TTFT.
 pub fn detour(cost: &CostModel, query: &Query, candidates: &[Candidate], chosen: usize) -> Detour {
-    let costs = score(cost, query, candidates);
     let at = candidates.iter().position(|candidate| candidate.index == chosen);
+    let matched = at.map_or(0, |at| candidates[at].matched_tokens);
+    if candidates.iter().all(|candidate| candidate.matched_tokens >= matched) {
+        return Detour::default();
+    }
+    let costs = score(cost, query, candidates);
     let quickest = costs.iter().min_by(|a, b| a.predicted_ttft().total_cmp(&b.predicted_ttft()));
     let (Some(chosen), Some(quickest)) = (at.map(|at| costs[at]), quickest) else { return Detour::default() };
     let saved_prefill_seconds = quickest.prefill - chosen.prefill;

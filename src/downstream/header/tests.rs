@@ -132,3 +132,14 @@ proptest! {
         let _ = check(&bytes);
     }
 }
+
+#[test]
+fn tokens_are_those_of_the_standard() {
+    // RFC 9110, section 5.6.2.
+    for byte in 0..=u8::MAX {
+        let is_token = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        assert_eq!(are_tokens(&[b'a', byte, b'b']), is_token, "{byte:#x}");
+        let is_text = byte == b'\t' || (b' '..=b'~').contains(&byte) || byte >= 0x80;
+        assert_eq!(are_text(&[b'a', byte, b'b']), is_text, "{byte:#x}");
+    }
+}
