@@ -4,9 +4,6 @@
 //! 9110, section 6.6.1), and what a client computes from it, such as an age, would be wrong. Over HTTP/1 the field is
 //! put back here, into the header as Pingora writes it ([`Rewrite`]). Over HTTP/2 nothing that is public reaches it.
 //!
-//! A header can also be written from where nothing can be waited for ([`write_header_now`]): the stream then takes it
-//! whole, and sends it ahead of what follows.
-//!
 //! What a client sends is looked at here before Pingora sees it, so that it is within its limits and means to everyone
 //! what it means here: [`entrance`] over HTTP/1, [`flow`] over HTTP/2.
 
@@ -24,37 +21,26 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use async_trait::async_trait;
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use pingora_core::protocols::http::server::Session as HttpSession;
-use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::tls::{ALPN, SslDigest};
-use pingora_core::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, IO, Peek, Shutdown, SocketDigest, Ssl, TimingDigest, UniqueID,
-    UniqueIDType,
-};
-use pingora_core::{Error, ErrorType, Result};
-use pingora_http::ResponseHeader;
+use pingora_core::protocols::{IO, Shutdown};
 use pingora_proxy::Session;
-use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use crate::io::{Ahead, delegate_io};
 use crate::state::State;
 use entrance::Http1;
 pub(crate) use entrance::body::grow;
 pub(crate) use fault::{Fault, Faults};
 use flow::Http2;
 pub(crate) use rewrite::Rewrite;
-
-/// So much of an answer is copied behind its header.
-const HELD_BYTES: usize = 4096;
 
 /// A client's connection.
 #[derive(Debug)]
@@ -64,9 +50,7 @@ pub(crate) struct Downstream {
     /// What is changed in the response header that is written next.
     rewrite: Mutex<Option<Rewrite>>,
     /// A changed header and the beginning of what follows it, until the connection has taken it.
-    held: BytesMut,
-    /// Whether everything is taken and nothing sent. Written and read by the one task that has the connection.
-    is_corked: AtomicBool,
+    held: Ahead,
     /// Until when the client has to take more, while it takes nothing. Pingora has a limit for bodies alone.
     stall: Option<Pin<Box<Sleep>>>,
 }
@@ -109,27 +93,6 @@ pub(crate) fn can_rewrite(session: &Session) -> bool {
 pub(crate) fn rewrite(session: &Session, rewrite: Rewrite) {
     if let Some(downstream) = of(session) {
         *downstream.rewrite.lock() = Some(rewrite);
-    }
-}
-
-/// Writes a response header without waiting: over HTTP/2 it is only queued anyway, over HTTP/1 the stream below takes it.
-/// What is written next, or a flush, sends it.
-pub(crate) fn write_header_now(session: &mut Session, header: Box<ResponseHeader>) -> Result<()> {
-    cork(session, true);
-    let written = {
-        let writing = pin!(session.downstream_session.write_response_header(header));
-        writing.poll(&mut Context::from_waker(Waker::noop()))
-    };
-    cork(session, false);
-    match written {
-        Poll::Ready(written) => written,
-        Poll::Pending => Err(Error::explain(ErrorType::InternalError, "a response header was not taken at once")),
-    }
-}
-
-fn cork(session: &Session, is_corked: bool) {
-    if let Some(downstream) = of(session) {
-        downstream.is_corked.store(is_corked, Relaxed);
     }
 }
 
@@ -190,69 +153,16 @@ impl Downstream {
             false => Entrance::Http1(Box::new(Http1::new(state, peer))),
         };
         let way_in = Mutex::new(WayIn { io, entrance });
-        Self {
-            way_in,
-            rewrite: Mutex::new(None),
-            held: BytesMut::new(),
-            is_corked: AtomicBool::new(false),
-            stall: None,
-        }
+        Self { way_in, rewrite: Mutex::new(None), held: Ahead::default(), stall: None }
     }
 
     fn io(&mut self) -> Pin<&mut Box<dyn IO>> {
         Pin::new(&mut self.way_in.get_mut().io)
     }
 
-    /// Writes what is held.
-    fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.held.is_empty() {
-            let written = ready!(Pin::new(&mut self.way_in.get_mut().io).poll_write(cx, &self.held))?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.held.advance(written);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Writes what is held and `bufs` behind it, in one piece if it goes; says how much of `bufs` was written. A little is
-    /// copied behind what is held first: that is less than to have it gathered.
-    fn poll_write_behind(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let more = bufs.iter().map(|buf| buf.len()).sum();
-        if !self.held.is_empty() && self.held.len() + more <= HELD_BYTES {
-            bufs.iter().for_each(|buf| self.held.extend_from_slice(buf));
-            // What does not go now is held on.
-            return match self.poll_release(cx) {
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                _ => Poll::Ready(Ok(more)),
-            };
-        }
-        while !self.held.is_empty() {
-            let written = {
-                let mut all = SmallVec::<[IoSlice<'_>; 8]>::new();
-                all.push(IoSlice::new(&self.held));
-                all.extend_from_slice(bufs);
-                ready!(Pin::new(&mut self.way_in.get_mut().io).poll_write_vectored(cx, &all))?
-            };
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            let of_held = written.min(self.held.len());
-            self.held.advance(of_held);
-            if written > of_held {
-                return Poll::Ready(Ok(written - of_held));
-            }
-        }
-        self.io().poll_write_vectored(cx, bufs)
-    }
-
     fn poll_send(&mut self, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        if *self.is_corked.get_mut() {
-            self.take(buf);
-            return Poll::Ready(Ok(buf.len()));
-        }
         if self.rewrite.get_mut().is_some() {
-            ready!(self.poll_release(cx))?;
+            ready!(self.held.poll_release(&mut self.way_in.get_mut().io, cx))?;
             if self.hold(buf) {
                 return Poll::Ready(Ok(buf.len()));
             }
@@ -260,7 +170,7 @@ impl Downstream {
         if self.held.is_empty() {
             return self.io().poll_write(cx, buf);
         }
-        self.poll_write_behind(cx, &[IoSlice::new(buf)])
+        self.held.poll_write_behind(&mut self.way_in.get_mut().io, cx, &[IoSlice::new(buf)])
     }
 
     /// What came of a write, unless the client has taken nothing for too long.
@@ -275,12 +185,6 @@ impl Downstream {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Takes `bytes` behind what is held already.
-    fn take(&mut self, bytes: &[u8]) {
-        let changed = self.rewrite.get_mut().take().and_then(|rewrite| rewrite.apply(bytes));
-        self.held.extend_from_slice(changed.as_deref().unwrap_or(bytes));
-    }
-
     /// Takes `bytes` as a whole if they are the header that is to be rewritten.
     fn hold(&mut self, bytes: &[u8]) -> bool {
         // Informational headers can be written between the filters and the answer's own header.
@@ -289,7 +193,7 @@ impl Downstream {
         }
         let changed = self.rewrite.get_mut().take().and_then(|rewrite| rewrite.apply(bytes));
         let is_held = changed.is_some();
-        self.held = changed.unwrap_or_default();
+        self.held = changed.unwrap_or_default().into();
         is_held
     }
 }
@@ -325,7 +229,8 @@ impl AsyncWrite for Downstream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         // A header is written in one piece; this is a body.
-        let polled = self.poll_write_behind(cx, bufs);
+        let Self { way_in, held, .. } = &mut *self;
+        let polled = held.poll_write_behind(&mut way_in.get_mut().io, cx, bufs);
         self.in_time(cx, polled)
     }
 
@@ -334,10 +239,8 @@ impl AsyncWrite for Downstream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if *self.is_corked.get_mut() {
-            return Poll::Ready(Ok(()));
-        }
-        let polled = match self.poll_release(cx) {
+        let Self { way_in, held, .. } = &mut *self;
+        let polled = match held.poll_release(&mut way_in.get_mut().io, cx) {
             Poll::Ready(Ok(())) => self.io().poll_flush(cx),
             unfinished => unfinished,
         };
@@ -345,7 +248,8 @@ impl AsyncWrite for Downstream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_release(cx))?;
+        let Self { way_in, held, .. } = &mut *self;
+        ready!(held.poll_release(&mut way_in.get_mut().io, cx))?;
         let WayIn { io, entrance } = self.way_in.get_mut();
         match entrance {
             Entrance::Http1(http1) => http1.poll_leave(io, cx),
@@ -366,63 +270,7 @@ impl Shutdown for Downstream {
     }
 }
 
-#[async_trait]
-impl Peek for Downstream {
-    async fn try_peek(&mut self, buf: &mut [u8]) -> io::Result<bool> {
-        self.way_in.get_mut().io.try_peek(buf).await
-    }
-}
-
-// `get_ssl` is none, as it is for connections without TLS: what is asked of it is in the digest.
-impl Ssl for Downstream {
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.way_in.lock().io.get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<ALPN> {
-        self.way_in.lock().io.selected_alpn_proto()
-    }
-}
-
-impl UniqueID for Downstream {
-    fn id(&self) -> UniqueIDType {
-        self.way_in.lock().io.id()
-    }
-}
-
-impl GetTimingDigest for Downstream {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.way_in.lock().io.get_timing_digest()
-    }
-
-    fn get_read_pending_time(&self) -> std::time::Duration {
-        self.way_in.lock().io.get_read_pending_time()
-    }
-
-    fn get_write_pending_time(&self) -> std::time::Duration {
-        self.way_in.lock().io.get_write_pending_time()
-    }
-}
-
-impl GetProxyDigest for Downstream {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.way_in.lock().io.get_proxy_digest()
-    }
-
-    fn set_proxy_digest(&mut self, digest: ProxyDigest) {
-        self.way_in.get_mut().io.set_proxy_digest(digest);
-    }
-}
-
-impl GetSocketDigest for Downstream {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.way_in.lock().io.get_socket_digest()
-    }
-
-    fn set_socket_digest(&mut self, digest: SocketDigest) {
-        self.way_in.get_mut().io.set_socket_digest(digest);
-    }
-}
+delegate_io!(Downstream, downstream, downstream.way_in.lock().io, downstream.way_in.get_mut().io);
 
 #[cfg(test)]
 mod tests;

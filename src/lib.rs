@@ -49,6 +49,7 @@ pub mod control;
 mod demo;
 mod downstream;
 mod handover;
+mod io;
 pub mod kv_events;
 mod lifecycle;
 pub mod locality;

@@ -306,7 +306,7 @@ async fn what_the_header_of_an_error_says_of_the_connection_holds() {
         send(&mut client, "next").await;
         is_answered(&mut client, "next").await;
     }
-    assert_eq!(kept, 4, "what is refused before it goes to a backend, and what a backend says");
+    assert_eq!(kept, FAILURES.len() - 1, "all but the one of which nobody knows where it ends");
     stage.proxy.let_go().await;
 }
 

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Method;
 use pingora_core::{Error, ErrorType};
 use pingora_proxy::Session;
@@ -16,10 +15,9 @@ use super::finish;
 use super::hedge::Hedge;
 use super::hold::Held;
 use super::keep_alive::Unstreamed;
-use super::limits::{Line, Watch};
+use super::limits::Watch;
 use super::plan::Plan;
 use super::reject::Reject;
-use super::reuse::Slot;
 use crate::auth::{Caller, Charge};
 use crate::lifecycle::RequestGuard;
 use crate::locality::InFlightBlocks;
@@ -35,8 +33,6 @@ use crate::time::{self, Moment};
 pub struct RequestContext {
     _in_service: RequestGuard,
     state: Arc<State>,
-    /// Where its connection goes on, on HTTP/1.
-    pub(super) slot: Option<Slot>,
     /// Whether it was counted and logged.
     pub(super) is_recorded: bool,
     pub(super) seen: Seen,
@@ -112,8 +108,6 @@ pub(super) struct Attempt {
     pub(super) room: TakenRoom,
     pub(super) blocks: SmallVec<[InFlightBlocks; 1]>,
     pub(super) probe: Option<ProbePermit>,
-    /// What its connection will be known by, until it has one.
-    pub(super) line: Option<Arc<Line>>,
     /// Sees to its time limits, as soon as it has a connection.
     pub(super) watch: Option<Watch>,
 }
@@ -141,14 +135,10 @@ pub(super) struct Answer {
     pub(super) is_dropped: bool,
     /// It is held until it is known what it begins with.
     pub(super) held: Option<Held>,
-    /// It has neither a length nor chunks.
-    pub(super) ends_with_connection: bool,
     /// The limit of time that ended the attempt.
     pub(super) limit: Option<TimeLimit>,
     /// Answered by this process.
     pub(super) is_local: bool,
-    /// The exchange failed when the answer had begun, and we have ended it: for its client it is whole.
-    pub(super) is_made_whole: bool,
 }
 
 // === impl RequestContext ===
@@ -158,7 +148,6 @@ impl RequestContext {
         Self {
             _in_service: state.lifecycle.begin_request(),
             state: Arc::clone(state),
-            slot: None,
             is_recorded: false,
             seen: Seen::default(),
             started: time::now(),
@@ -200,15 +189,6 @@ impl RequestContext {
         match self.is_opened {
             true => self.answer.status.is_some() && self.answer.held.is_none(),
             false => session.response_written().is_some_and(|header| !header.status.is_informational()),
-        }
-    }
-
-    /// Puts the held body in place of what Pingora's retry buffer holds.
-    pub(super) fn replay_body(&self, bytes: &mut Option<Bytes>, end_of_stream: bool) {
-        if let (Some(body), true) = (&self.body, end_of_stream)
-            && !body.is_empty()
-        {
-            *bytes = Some(body.bytes());
         }
     }
 

@@ -3,11 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
-use http::uri::PathAndQuery;
 use pingora_core::Result;
-use pingora_core::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
-use pingora_http::RequestHeader;
+use pingora_core::upstreams::peer::HttpPeer;
 use pingora_proxy::Session;
 
 use super::context::{Answer, Attempt, RequestContext, Route, TakenRoom};
@@ -20,9 +17,6 @@ use crate::routing::{self, Dispatched, NoBackend, Pass, Query};
 use crate::shadow::{self, Replay, ShadowInFlight};
 use crate::state::State;
 use crate::time::{self, Moment};
-
-/// Which of its ranks an engine is to serve a request with; vLLM and SGLang know it.
-const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
 
 /// Chooses, accounts for the choice and returns where to connect.
 pub(super) async fn choose(state: &State, session: &mut Session, ctx: &mut RequestContext) -> Result<Box<HttpPeer>> {
@@ -145,7 +139,6 @@ pub(super) fn attempt(state: &State, route: &Route, dispatched: Dispatched, pred
         room: TakenRoom::at(route.pool(), &chosen.backend),
         blocks,
         probe: dispatched.permit,
-        line: None,
         watch: None,
     }
 }
@@ -161,41 +154,5 @@ fn peer(route: &Route, index: usize) -> Option<Box<HttpPeer>> {
     let (options, timeouts) = (&mut peer.options, pool.timeouts);
     options.write_timeout = Some(timeouts.write);
     options.idle_timeout = Some(timeouts.keepalive_idle);
-    options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
     Some(Box::new(peer))
-}
-
-/// Has the header say this length, in the field that says another, if there is one: over HTTP/1 that of a stand-in.
-fn state_length(request: &mut RequestHeader, length: usize) -> Result<()> {
-    let stated = request.headers.get(CONTENT_LENGTH).and_then(|stated| stated.to_str().ok());
-    if stated.is_some_and(|stated| !stated.starts_with(['0', '+']) && stated.parse() == Ok(length)) {
-        return Ok(());
-    }
-    let is_length = |name: &[u8]| name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str().as_bytes());
-    let name = request.case_header_iter().find_map(|(name, _)| is_length(name.as_slice()).then(|| name.clone()));
-    match name {
-        Some(name) => request.insert_header(name, length),
-        None => request.insert_header(CONTENT_LENGTH, length),
-    }
-}
-
-/// Frames the request for the backend: a body that is held is sent with its length, whatever framing it came in.
-pub(super) fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
-    request.remove_header(&EXPECT);
-    if !matches!(request.raw_path(), [b'/', ..] | b"*") {
-        // A whole URL is for proxies; some engines take all of it for a path.
-        let path = request.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
-        request.set_raw_path(path.as_bytes())?;
-    }
-    if let Some(body) = &ctx.body {
-        request.remove_header(&TRANSFER_ENCODING);
-        state_length(request, body.len())?;
-    }
-    if let Some(rank) = ctx.rank() {
-        request.insert_header(X_DATA_PARALLEL_RANK, rank)?;
-    }
-    if let Some(route) = &ctx.route {
-        callers::show_credentials(request, &route.pool().credentials)?;
-    }
-    request.insert_header("x-request-id", &ctx.request_id)
 }

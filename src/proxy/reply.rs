@@ -10,22 +10,16 @@ use super::{body, callers, event, last_words};
 /// Replies to a request that failed, if nothing was sent yet, and says how it stands.
 pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut RequestContext) -> FailToProxy {
     let is_started = ctx.has_begun(session);
-    let is_early = ctx.route.is_none();
     if ctx.reject.is_none() && !is_gone(error) && !is_started {
         ctx.reject = Some(reject_for(error, ctx));
     }
     if is_started && !is_gone(error) && last_words::can_be_said(session, ctx) {
-        ctx.answer.is_made_whole = is_delivered(last_words::say(session, ctx).await, ctx);
-        return FailToProxy { error_code: 0, can_reuse_downstream: false };
+        let is_whole = is_delivered(last_words::say(session, ctx).await, ctx);
+        return FailToProxy { error_code: 0, can_reuse_downstream: is_whole };
     }
     let Some(reject) = ctx.reject.as_ref().filter(|_| !is_started) else {
         return FailToProxy { error_code: 0, can_reuse_downstream: false };
     };
-    if !is_early && !ctx.is_opened {
-        // Pingora closes the connection after a failed exchange; the reply says so. The header of an opened stream has said
-        // otherwise.
-        session.set_keepalive(None);
-    }
     let body_is_unread = !session.is_body_done();
     if body_is_unread {
         session.set_keepalive(None);
@@ -35,8 +29,7 @@ pub(super) async fn reply(session: &mut Session, error: &Error, ctx: &mut Reques
         body::drain(&mut session.downstream_session).await;
     }
     let error_code = reject.status().as_u16();
-    ctx.answer.is_made_whole = is_delivered && ctx.is_opened;
-    FailToProxy { error_code, can_reuse_downstream: is_early && !body_is_unread }
+    FailToProxy { error_code, can_reuse_downstream: is_delivered && !body_is_unread }
 }
 
 fn is_delivered(written: pingora_core::Result<()>, ctx: &RequestContext) -> bool {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, TRANSFER_ENCODING};
-use http::{StatusCode, Version};
+use http::{HeaderMap, StatusCode, Version};
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
@@ -96,8 +96,6 @@ fn expect(header: &ResponseHeader, ctx: &mut RequestContext) {
     ctx.answer.status = Some(header.status.as_u16());
     ctx.answer.is_success = header.status.is_success();
     ctx.answer.is_stream = is_stream;
-    ctx.answer.ends_with_connection =
-        ![CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| header.headers.contains_key(name));
     ctx.answer.held = hold::wants(header, is_stream, ctx);
     if ctx.answer.held.is_none() {
         // No attempt follows, so nothing needs the body any more; what is still being sent has its own share of it.
@@ -115,26 +113,16 @@ fn expect(header: &ResponseHeader, ctx: &mut RequestContext) {
     }
 }
 
-/// Adds what was decided to the header that goes downstream.
+/// Adds what was decided to the header that goes downstream: to itself, or to how it is rewritten there.
 pub(super) fn annotate(
     state: &State,
     session: &mut Session,
     header: &mut ResponseHeader,
-    ctx: &mut RequestContext,
-) -> Result<()> {
-    if header.status.is_informational() {
-        return Ok(());
-    }
+    ctx: &RequestContext,
+) -> Result<Rewrite> {
     prepare(state, session, header);
     callers::annotate(header, ctx.caller.as_ref())?;
-    let rewrite = describe(state, session, header, ctx)?;
-    match ctx.answer.held {
-        Some(_) => hold::keep_header(session, header, rewrite, ctx)?,
-        // On a stream that was opened another header was sent.
-        None if !ctx.is_opened => downstream::rewrite(session, rewrite),
-        None => {}
-    }
-    Ok(())
+    describe(state, session, header, ctx)
 }
 
 fn prepare(state: &State, session: &mut Session, header: &mut ResponseHeader) {
@@ -188,12 +176,8 @@ fn strip_hop_by_hop(header: &mut ResponseHeader) {
     if !header.headers.keys().any(|name| [&CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION].contains(&name)) {
         return;
     }
-    let nominated: SmallVec<[HeaderName; 4]> = header
-        .headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+    let nominated: SmallVec<[HeaderName; 4]> = nominated(&header.headers)
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
         // The framing is Pingora's, whatever a backend says of it.
         .filter(|name| name != TRANSFER_ENCODING && name != CONTENT_LENGTH)
         .collect();
@@ -202,23 +186,24 @@ fn strip_hop_by_hop(header: &mut ResponseHeader) {
     }
 }
 
+/// What `Connection` names.
+pub(super) fn nominated(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    let values = headers.get_all(CONNECTION).iter();
+    let names = values.flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    names.map(<[u8]>::trim_ascii).filter(|name| !name.is_empty())
+}
+
 /// Sees a piece of the response body go by.
-pub(super) fn watch(
-    state: &Arc<State>,
-    bytes: Option<&bytes::Bytes>,
-    end_of_stream: bool,
-    ctx: &mut RequestContext,
-) -> Result<()> {
+pub(super) fn watch(state: &Arc<State>, bytes: Option<&bytes::Bytes>, end_of_stream: bool, ctx: &mut RequestContext) {
     if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
         let events = ctx.answer.reader.as_ref().map(ResponseReader::events);
         see(state, bytes, ctx);
         note_progress(events, ctx);
     }
     if end_of_stream {
-        attend::check_end(ctx)?;
+        attend::end(ctx);
         remember_response(state, ctx);
     }
-    Ok(())
 }
 
 /// Tells the time limits that the answer has got further, if it has: a comment in a stream is no token, and what comes

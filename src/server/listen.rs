@@ -24,7 +24,6 @@ use tokio::time::{sleep, timeout};
 use super::door::Door;
 use super::workers::Roster;
 use crate::downstream::Downstream;
-use crate::proxy::uncorking;
 use crate::tls::Endpoint;
 
 /// How long a TLS handshake may take.
@@ -124,7 +123,7 @@ impl Listener {
             staff.serve(async move |app| {
                 if let Some((stream, is_h2)) = begin(stream, peer, tls, awaits_preface).await {
                     let stream = Downstream::new(stream, state, peer, is_h2);
-                    uncorking(converse(Box::new(stream), app, drain)).await;
+                    converse(Box::new(stream), app, drain).await;
                 }
                 drop(place);
             });

@@ -19,9 +19,10 @@ use std::thread;
 use std::time::Duration;
 
 use pingora_core::apps::{HttpServerOptions, ServerApp};
+use pingora_core::connectors::TransportConnector;
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::configuration::ServerConf;
-use pingora_proxy::http_proxy;
+use pingora_proxy::{HttpProxy, http_proxy};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -37,7 +38,7 @@ use crate::admin::{Admin, CallerCounts, Certificates, Events, Gauges, Shadows};
 use crate::config::{Config, Protocol};
 use crate::control::{self, Handle, TokenizerError};
 use crate::handover::{Duplicate, Listening, Role};
-use crate::proxy::{Application, Gateway};
+use crate::proxy::Gateway;
 use crate::state::{LogError, State};
 use crate::tls::{self, Endpoint};
 use crate::{time, without_stalling};
@@ -45,9 +46,6 @@ use door::Door;
 use heritage::Heritage;
 use listen::{Listener, Staff};
 use workers::Workers;
-
-/// Idle upstream connections that a worker keeps, over all backends: 64 engines with 256 streams each.
-const UPSTREAM_POOL_SIZE: usize = 16 * 1024;
 
 /// How long an HTTP/2 connection without a stream is kept.
 const H2_IDLE_TIME: Duration = Duration::from_secs(300);
@@ -104,7 +102,7 @@ pub struct Server {
     /// What each listener became, in the order of the configuration.
     addresses: Vec<SocketAddr>,
     admin: SocketAddr,
-    apps: Vec<Arc<Application>>,
+    apps: Vec<Arc<HttpProxy<Gateway>>>,
     stop_accepting: watch::Sender<bool>,
     listeners: JoinSet<()>,
     stop_admin: watch::Sender<bool>,
@@ -168,9 +166,11 @@ impl Server {
         let (stop_admin, admin_stop) = watch::channel(false);
         let (mut listeners, mut addresses, mut apps) = (JoinSet::new(), Vec::new(), Vec::new());
         let workers = Workers::start(thread_count(&state.config.load()))?;
+        // Making one reads the certificates that the system trusts.
+        let connector = Arc::new(TransportConnector::new(None));
         for (listener, is_h2c, requires_key) in bound {
             addresses.push(listener.local_addr()?);
-            let new = || Arc::new(application(&state, is_h2c, requires_key));
+            let new = || Arc::new(application(&state, is_h2c, requires_key, &connector));
             let each: Vec<_> = (0..workers.count()).map(|_| new()).collect();
             apps.extend_from_slice(&each);
             let staff = Staff::Workers(workers.roster(), each);
@@ -278,14 +278,14 @@ fn bind_advice(error: &io::Error) -> &'static str {
     }
 }
 
-fn application(state: &Arc<State>, is_h2c: bool, requires_key: bool) -> Application {
-    let conf = ServerConf {
-        upstream_keepalive_pool_size: UPSTREAM_POOL_SIZE,
-        // Ours count attempts and have their own limit; this one only has to be out of the way.
-        max_retries: 16,
-        ..ServerConf::default()
-    };
-    let mut proxy = http_proxy(&Arc::new(conf), Gateway::new(Arc::clone(state), requires_key));
+fn application(
+    state: &Arc<State>,
+    is_h2c: bool,
+    requires_key: bool,
+    connector: &Arc<TransportConnector>,
+) -> HttpProxy<Gateway> {
+    let gateway = Gateway::new(Arc::clone(state), requires_key, Arc::clone(connector));
+    let mut proxy = http_proxy(&Arc::new(ServerConf::default()), gateway);
     let mut options = HttpServerOptions::default();
     options.h2c = is_h2c;
     options.h2_idle_timeout = Some(H2_IDLE_TIME);
@@ -293,5 +293,5 @@ fn application(state: &Arc<State>, is_h2c: bool, requires_key: bool) -> Applicat
     let mut h2 = default_h2_options();
     h2.initial_window_size(H2_STREAM_WINDOW_BYTES).initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES);
     proxy.h2_options = Some(h2);
-    Application::new(proxy)
+    proxy
 }

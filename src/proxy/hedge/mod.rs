@@ -1,9 +1,9 @@
 //! First-token hedging: a streamed request that has no token after a while is sent to a second backend; the first token
 //! wins, and the other one's connection is closed at once.
 //!
-//! Pingora has one upstream for each attempt. What it connects to here is a [`socket`] of this process, and behind it a
-//! [`relay`] that talks to one backend or two and passes on what the winner says, byte by byte. So everything else (framing,
-//! time limits, retries before an answer, a client that leaves) stays as it is. The price is that nothing of an answer is
+//! An attempt has one connection. What that is here is a [`socket`] of this process, and behind it a [`relay`] that talks to
+//! one backend or two and passes on what the winner says, byte by byte. So everything else (framing, time limits, retries
+//! before an answer, a client that leaves) stays as it is. The price is that nothing of an answer is
 //! passed on before its first token, that the connection is a new one each time, and that only what is safe is hedged: see
 //! [`is_hedged`]. A second attempt is chosen like any other, must find room, takes nothing from those that wait, and is paid
 //! from a budget ([`crate::pool::Hedging`]).
@@ -21,7 +21,6 @@ use tokio::net::TcpStream;
 
 use super::body::Buffered;
 use super::context::{Attempt, RequestContext, Route};
-use super::limits::Relay;
 use super::{keep_alive, peer};
 use crate::budget::Reservation;
 use crate::metrics::HedgeOutcome;
@@ -38,7 +37,6 @@ const MAX_BODY_BYTES: usize = 1024 * 1024;
 #[derive(Default)]
 pub(super) struct Hedge {
     winner: Winner,
-    relay: Arc<Relay>,
 }
 
 /// The second attempt, if it has won.
@@ -74,7 +72,7 @@ pub(super) fn arm(ctx: &mut RequestContext, peer: &mut HttpPeer) {
     let winner = Arc::clone(&hedge.winner);
     let second = Second { state: ctx.state(), route: route.share(), tried, body_bytes, winner };
     let connect = peer.options.connection_timeout.unwrap_or(route.pool().timeouts.connect);
-    peer.options.custom_l4 = Some(Arc::new(Hedged::new(hedging.after, connect, second, hedge.relay())));
+    peer.options.custom_l4 = Some(Arc::new(Hedged::new(hedging.after, connect, second)));
     // The connection is this request's alone.
     peer.group_key = fastrand::u64(1..);
     peer.options.idle_timeout = Some(Duration::ZERO);
@@ -98,15 +96,6 @@ fn is_hedged(ctx: &RequestContext, route: &Route, attempt: &Attempt) -> bool {
         && !is_bound
         && keep_alive::is_streamed(route)
         && route.pool().backends.get(attempt.index).is_some_and(is_plain)
-}
-
-// === impl Hedge ===
-
-impl Hedge {
-    /// What the relay is watched by.
-    pub(super) fn relay(&self) -> Arc<Relay> {
-        Arc::clone(&self.relay)
-    }
 }
 
 // === impl Second ===

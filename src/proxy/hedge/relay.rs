@@ -17,7 +17,6 @@ use tokio::time::{sleep, timeout};
 use super::{MAX_BODY_BYTES, Second, Sent};
 use crate::budget::Reservation;
 use crate::metrics::HedgeOutcome;
-use crate::proxy::limits::Relay;
 use crate::request::ResponseReader;
 
 /// The longest header of a request that is relayed; those of clients are bounded below (`server.max_header_bytes`).
@@ -52,7 +51,6 @@ pub(super) async fn run(
     after: Duration,
     second: Arc<Second>,
     reserved: Reservation,
-    shared: &Relay,
 ) {
     let Some(request) = read_request(&mut pingora).await else { return };
     let winner = tokio::select! {
@@ -65,15 +63,14 @@ pub(super) async fn run(
     let (mut from_pingora, to_pingora) = tokio::io::split(pingora);
     tokio::select! {
         // How it ended shows in what Pingora has got.
-        _ = pass_on(answer, to_pingora, shared) => {}
+        _ = pass_on(answer, to_pingora) => {}
         () = ended(&mut from_pingora) => {}
     }
 }
 
-async fn pass_on(answer: Answer, mut to_pingora: WriteHalf<DuplexStream>, shared: &Relay) -> io::Result<()> {
+async fn pass_on(answer: Answer, mut to_pingora: WriteHalf<DuplexStream>) -> io::Result<()> {
     let Answer { mut stream, held: mut bytes, .. } = answer;
     loop {
-        shared.begin(bytes.len());
         to_pingora.write_all(&bytes).await?;
         bytes.clear();
         bytes.reserve(PIECE_BYTES);

@@ -17,7 +17,6 @@ use pingora_core::{Error, ErrorType, Result};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 use super::{Second, relay};
-use crate::proxy::limits::Relay;
 
 /// Bytes that the pipe holds in each direction.
 const PIPE_BYTES: usize = 64 * 1024;
@@ -27,21 +26,17 @@ pub(super) struct Hedged {
     after: Duration,
     connect_limit: Duration,
     second: Arc<Second>,
-    shared: Arc<Relay>,
 }
 
 #[derive(Debug)]
-struct Pipe {
-    stream: DuplexStream,
-    relay: Arc<Relay>,
-}
+struct Pipe(DuplexStream);
 
 // === impl Hedged ===
 
 impl Hedged {
-    /// Hedges with `second` when there is no token after `after`. The relay ends when `shared` says so.
-    pub(super) fn new(after: Duration, connect_limit: Duration, second: Second, shared: Arc<Relay>) -> Self {
-        Self { after, connect_limit, second: Arc::new(second), shared }
+    /// Hedges with `second` when there is no token after `after`.
+    pub(super) fn new(after: Duration, connect_limit: Duration, second: Second) -> Self {
+        Self { after, connect_limit, second: Arc::new(second) }
     }
 }
 
@@ -60,16 +55,10 @@ impl L4Connect for Hedged {
         // Without room for a second copy of the body there is but one attempt.
         let Some(held) = self.second.reserve().await else { return Ok(Stream::from(first)) };
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let (after, second, shared) = (self.after, Arc::clone(&self.second), Arc::clone(&self.shared));
-        // It ends when either end of the pipe does, or when it is cut.
-        tokio::spawn(async move {
-            tokio::select! {
-                () = relay::run(theirs, first, after, second, held, &shared) => {}
-                () = shared.until_cut() => {}
-            }
-        });
-        let pipe = Pipe { stream: ours, relay: Arc::clone(&self.shared) };
-        Ok(Stream::from(VirtualSocketStream::new(Box::new(pipe))))
+        let (after, second) = (self.after, Arc::clone(&self.second));
+        // It ends when either end of the pipe does.
+        tokio::spawn(relay::run(theirs, first, after, second, held));
+        Ok(Stream::from(VirtualSocketStream::new(Box::new(Pipe(ours)))))
     }
 }
 
@@ -99,23 +88,20 @@ impl VirtualSocket for Pipe {
 
 impl AsyncRead for Pipe {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.relay.read(buf.filled().len() - before);
-        polled
+        Pin::new(&mut self.0).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Pipe {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        Pin::new(&mut self.0).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(&mut self.0).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

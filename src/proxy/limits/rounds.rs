@@ -80,35 +80,54 @@ async fn go(rounds: Arc<Rounds>) {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
+    use tokio::time::sleep;
+
     use super::*;
     use crate::pool::{TimeLimit, Timeouts};
-    use crate::proxy::limits::{Asked, Deadlines, Grip, Relay, Watch};
+    use crate::proxy::limits::{Asked, Deadlines, Watch};
 
-    fn deadlines(read: Duration) -> Deadlines {
-        Deadlines::new(Timeouts { read, ..Timeouts::default() }, Asked::Whole, time::now(), None)
+    fn watch(rounds: &Arc<Rounds>, read: Duration) -> Watch {
+        let timeouts = Timeouts { read, ..Timeouts::default() };
+        Watch::begin(rounds, Deadlines::new(timeouts, Asked::Whole, time::now(), None))
     }
 
     #[tokio::test]
     async fn an_attempt_is_ended_at_its_time_and_leaves_nothing_behind() {
-        let (rounds, relay) = (Arc::new(Rounds::default()), Arc::new(Relay::default()));
-        let short = Watch::begin(&rounds, Grip::Relay(Arc::clone(&relay)), deadlines(Duration::from_millis(30)));
-        let long = Watch::begin(&rounds, Grip::Relay(Arc::default()), deadlines(Duration::from_secs(3600)));
-        relay.until_cut().await;
+        let rounds = Arc::new(Rounds::default());
+        let (short, long) = (watch(&rounds, Duration::from_millis(30)), watch(&rounds, Duration::from_secs(3600)));
+        assert_eq!(short.watching().awaiting(pending::<()>()).await, None);
         assert_eq!((short.met(), long.met()), (Some(TimeLimit::Read), None));
         drop((short, long));
         assert_eq!(rounds.due().1, 0);
     }
 
     #[tokio::test]
+    async fn what_has_come_counts_and_so_does_who_is_waited_for() {
+        let rounds = Arc::new(Rounds::default());
+        let late = watch(&rounds, Duration::ZERO);
+        let watched = late.watching();
+        assert_eq!(watched.awaiting(async { 7 }).await, Some(7), "it is looked at first");
+        sleep(ROUND * 5).await;
+        assert_eq!(late.met(), None, "the client is slow, not the backend");
+        late.end();
+        let answer = async {
+            sleep(ROUND * 5).await;
+            7
+        };
+        assert_eq!(watched.awaiting(answer).await, Some(7), "nothing is waited for any more");
+    }
+
+    #[tokio::test]
     async fn rounds_end_without_attempts_and_begin_again_with_one() {
         tokio::time::pause();
         let rounds = Arc::new(Rounds::default());
-        drop(Watch::begin(&rounds, Grip::Relay(Arc::default()), deadlines(Duration::from_secs(1))));
-        tokio::time::sleep(ROUND * (IDLE_ROUNDS + 3)).await;
+        drop(watch(&rounds, Duration::from_secs(1)));
+        sleep(ROUND * (IDLE_ROUNDS + 3)).await;
         assert!(!rounds.0.lock().is_looked_at, "nobody looks at nothing");
-        let relay = Arc::new(Relay::default());
-        let watch = Watch::begin(&rounds, Grip::Relay(Arc::clone(&relay)), deadlines(Duration::ZERO));
-        relay.until_cut().await;
+        let watch = watch(&rounds, Duration::ZERO);
+        watch.watching().awaiting(pending::<()>()).await;
         assert_eq!(watch.met(), Some(TimeLimit::Read));
     }
 }

@@ -1,0 +1,279 @@
+//! Sends a request to backends until one has answered, and its answer to the client.
+//!
+//! Pingora has an exchange of its own, which this takes the place of: with two tasks' worth of channels between the sides, a
+//! buffer for the request's body that holds 64 KiB, and hooks from which nothing can be held back or said to the client, it
+//! was more work for each small request than all that is decided here. What is left is what its parts are for: its
+//! connector, its reader and writer of HTTP/1 towards the backend, its session towards the client.
+//!
+//! One attempt is: choose, connect, send, and pass on what comes, task by task. What it may not get past is seen to in the
+//! same turn: the client that leaves, the limits of time.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{Method, StatusCode, Version};
+use pingora_core::protocols::http::HttpTask;
+use pingora_core::protocols::http::v1::client::HttpSession;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+use smallvec::SmallVec;
+use tokio::task::unconstrained;
+
+use super::body::Buffered;
+use super::connections::Connections;
+use super::context::RequestContext;
+use super::limits::{Rounds, Watching};
+use super::{attend, forward, hedge, hold, keep_alive, peer, response, retry};
+use crate::downstream::{self, Rewrite};
+use crate::state::State;
+
+/// Pieces of an answer that are written at once, if they are there at once.
+const MOST_TASKS: usize = 4;
+
+/// A body of so many bytes goes into the buffer of a connection that is idle: nobody has to take it for that. Pingora looks at
+/// the clock for each piece that has a limit of time.
+const BUFFERED_BYTES: usize = 8 * 1024;
+
+type Tasks = SmallVec<[HttpTask; MOST_TASKS]>;
+
+/// What an exchange needs besides the request.
+pub(super) struct Outfit<'a> {
+    pub(super) state: &'a Arc<State>,
+    pub(super) connections: &'a Arc<Connections>,
+    pub(super) rounds: &'a Arc<Rounds>,
+}
+
+/// Sends the request, as often as is allowed, and passes the answer on.
+///
+/// # Errors
+/// Nobody has answered, or the answer could not be passed on to its end.
+pub(super) async fn serve(outfit: &Outfit<'_>, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+    loop {
+        match attempt(outfit, session, ctx).await {
+            Err(error) if error.retry() => {}
+            ended => return ended,
+        }
+    }
+}
+
+async fn attempt(outfit: &Outfit<'_>, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+    let Outfit { state, connections, rounds } = outfit;
+    let mut peer = peer::choose(state, session, ctx).await?;
+    attend::prepare(state, &mut peer, ctx)?;
+    hedge::arm(ctx, &mut peer);
+    let (mut wire, is_reused) = match connections.get(&peer).await {
+        Ok(connected) => connected,
+        Err(error) => return Err(retry::after_connect_failure(state, ctx, error.into_up())),
+    };
+    let body_bytes = ctx.body.as_ref().map_or(0, Buffered::len);
+    if body_bytes > 0 {
+        wire.hold();
+    }
+    let mut backend = HttpSession::new_with_options(wire, &*peer);
+    backend.write_timeout = peer.options.write_timeout.filter(|_| body_bytes > BUFFERED_BYTES);
+    attend::begin(rounds, ctx);
+    match exchange(state, &mut backend, session, ctx).await {
+        Ok(is_sent) => {
+            if is_sent {
+                keep(connections, &peer, backend).await;
+            }
+            Ok(())
+        }
+        Err(error) => Err(retry::after_exchange_failure(state, session, ctx, error, is_reused)),
+    }
+}
+
+/// Keeps the connection for the next request, if the backend does.
+async fn keep(connections: &Arc<Connections>, peer: &HttpPeer, mut backend: HttpSession) {
+    backend.respect_keepalive();
+    if let Some(stream) = backend.reuse().await {
+        connections.keep(peer, stream);
+    }
+}
+
+/// One request and its answer on a connection; whether all of the request was sent.
+async fn exchange(
+    state: &Arc<State>,
+    backend: &mut HttpSession,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) -> Result<bool> {
+    let Some(watching) = attend::watching(ctx) else { return Err(Error::new_in(ErrorType::InternalError)) };
+    let header = forward::header(session.req_header(), ctx)?;
+    let sent = in_time(session, &watching, backend.write_request_header(Box::new(header))).await?;
+    sent.map_err(|error| error.into_up())?;
+    let unsent = send_body(backend, session, ctx, &watching).await?;
+    loop {
+        match next(backend, session, &watching).await {
+            Ok(tasks) => {
+                if pass_on(state, tasks, session, ctx).await? {
+                    return Ok(unsent.is_none());
+                }
+            }
+            // What kept the request from being sent says more than that nothing came of it.
+            Err(error) if *error.esource() == ErrorSource::Upstream => return Err(unsent.unwrap_or(error)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Sends the body; what went wrong, if it was not sent to its end: a backend may answer all the same.
+async fn send_body(
+    backend: &mut HttpSession,
+    session: &mut Session,
+    ctx: &RequestContext,
+    watching: &Watching,
+) -> Result<Option<Box<Error>>> {
+    let body = ctx.body.as_ref().filter(|body| !body.is_empty());
+    let Some(body) = body.map(Buffered::bytes) else { return Ok(None) };
+    let sending = async {
+        backend.write_body(&body).await?;
+        backend.finish_body().await
+    };
+    Ok(in_time(session, watching, sending).await?.err().map(|error| error.into_up()))
+}
+
+/// The next pieces of the answer: waits for one, and takes those that are there behind it.
+async fn next(backend: &mut HttpSession, session: &mut Session, watching: &Watching) -> Result<Tasks> {
+    let first = in_time(session, watching, backend.read_response_task()).await?;
+    let mut tasks = Tasks::new();
+    tasks.push(first.map_err(|error| error.into_up())?);
+    while tasks.len() < MOST_TASKS && !tasks.last().is_some_and(HttpTask::is_end) {
+        match now(backend.read_response_task()) {
+            Some(Ok(task)) => tasks.push(task),
+            // The client gets what came before.
+            Some(Err(error)) => tasks.push(HttpTask::Failed(error.into_up())),
+            None => break,
+        }
+    }
+    Ok(tasks)
+}
+
+/// What comes of `work` at the backend.
+///
+/// # Errors
+/// The client left, or a limit of time is over ([`attend::met`] says which).
+async fn in_time<T>(session: &mut Session, watching: &Watching, work: impl Future<Output = T>) -> Result<T> {
+    let gone = async {
+        match session.downstream_session.read_body_or_idle(true).await {
+            Err(error) => error.into_down(),
+            // It says nothing but that the client is gone.
+            Ok(_) => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        done = watching.awaiting(work) => {
+            done.ok_or_else(|| Error::explain(ErrorType::ReadTimedout, "a limit of time").into_up())
+        }
+        error = gone => Err(error),
+    }
+}
+
+/// What comes of `work`, if that is there already.
+pub(super) fn now<F: Future>(work: F) -> Option<F::Output> {
+    match pin!(unconstrained(work)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+/// Passes pieces of the answer on; whether it is over.
+async fn pass_on(state: &Arc<State>, tasks: Tasks, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
+    let mut passed = Vec::with_capacity(MOST_TASKS);
+    for task in tasks {
+        match task {
+            HttpTask::Header(header, is_end) => take_header(state, header, is_end, session, ctx, &mut passed).await?,
+            HttpTask::Body(bytes, is_end) => take_body(state, bytes, is_end, session, ctx, &mut passed)?,
+            other => passed.push(other),
+        }
+    }
+    if passed.is_empty() {
+        return Ok(false);
+    }
+    session.downstream_session.response_duplex_vec(passed).await
+}
+
+async fn take_header(
+    state: &Arc<State>,
+    mut header: Box<ResponseHeader>,
+    is_end: bool,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+    passed: &mut Vec<HttpTask>,
+) -> Result<()> {
+    hedge::settle(ctx);
+    response::judge(state, session, &header, ctx)?;
+    if header.status.is_informational() {
+        if !ctx.is_opened {
+            passed.push(HttpTask::Header(header, is_end));
+        }
+        return Ok(());
+    }
+    if !is_end {
+        chunk(session, &mut header)?;
+    }
+    keep_alive::expect(session, &header, ctx).await?;
+    let rewrite = response::annotate(state, session, &mut header, ctx)?;
+    if let Some(held) = &mut ctx.answer.held {
+        held.keep(header, rewrite);
+        return if is_end { take_body(state, None, true, session, ctx, passed) } else { Ok(()) };
+    }
+    pass_header(header, rewrite, session, ctx, passed);
+    if is_end {
+        passed.push(HttpTask::Done);
+    }
+    Ok(())
+}
+
+fn take_body(
+    state: &Arc<State>,
+    mut bytes: Option<Bytes>,
+    is_end: bool,
+    session: &Session,
+    ctx: &mut RequestContext,
+    passed: &mut Vec<HttpTask>,
+) -> Result<()> {
+    if let Some((header, rewrite)) = hold::look(state, &mut bytes, is_end, ctx)? {
+        pass_header(header, rewrite, session, ctx, passed);
+    }
+    response::watch(state, bytes.as_ref(), is_end, ctx);
+    if let Some(unstreamed) = &mut ctx.answer.unstreamed {
+        unstreamed.convert(&mut bytes, is_end);
+    }
+    if is_end || bytes.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
+        passed.push(HttpTask::Body(bytes, is_end));
+    }
+    Ok(())
+}
+
+/// Passes the header on; a stream that was opened while its request waited has had one.
+fn pass_header(
+    header: Box<ResponseHeader>,
+    rewrite: Rewrite,
+    session: &Session,
+    ctx: &RequestContext,
+    passed: &mut Vec<HttpTask>,
+) {
+    if !ctx.is_opened {
+        downstream::rewrite(session, rewrite);
+        passed.push(HttpTask::Header(header, false));
+    }
+}
+
+/// Has a body be chunked that ends with the backend's connection, so that the client's need not.
+fn chunk(session: &Session, header: &mut ResponseHeader) -> Result<()> {
+    let has_body = session.req_header().method != Method::HEAD
+        && !matches!(header.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if has_body && ![TRANSFER_ENCODING, CONTENT_LENGTH].iter().any(|name| header.headers.contains_key(name)) {
+        header.set_version(Version::HTTP_11);
+        header.insert_header(TRANSFER_ENCODING, "chunked")?;
+    }
+    Ok(())
+}

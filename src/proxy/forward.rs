@@ -1,0 +1,130 @@
+//! The header of a request as a backend gets it: without what concerns the client's connection alone, framed anew, and with
+//! what the backend has to know.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::uri::PathAndQuery;
+use http::{HeaderValue, Version};
+use pingora_core::{Error, ErrorType, Result};
+use pingora_http::RequestHeader;
+use smallvec::SmallVec;
+
+use super::callers;
+use super::context::RequestContext;
+use super::response::nominated;
+
+/// Which of its ranks an engine is to serve a request with; vLLM and SGLang know it.
+const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
+
+/// What concerns one connection alone (RFC 9110, section 7.6.1), besides what `Connection` names.
+static HOP_BY_HOP: [HeaderName; 10] = [
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    CONNECTION,
+    UPGRADE,
+];
+
+/// What a client cannot have removed by naming it in `Connection`: a backend may go by it.
+static PROTECTED: [HeaderName; 4] = [
+    HOST,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+];
+
+/// More names in `Connection` are for no good.
+const MAX_NOMINATED: usize = 10;
+
+/// The header that is sent for the one that came.
+///
+/// # Errors
+/// [`ErrorType::InvalidHTTPHeader`], downstream: what the client says of its connection or of the host is not to be passed on.
+pub(super) fn header(came: &RequestHeader, ctx: &RequestContext) -> Result<RequestHeader> {
+    let mut request = came.clone();
+    request.set_version(Version::HTTP_11);
+    strip(&mut request)?;
+    name_host(&mut request)?;
+    frame(&mut request, ctx)?;
+    Ok(request)
+}
+
+fn strip(request: &mut RequestHeader) -> Result<()> {
+    if request.headers.contains_key(CONNECTION) {
+        let names = nominated(&request.headers).take(MAX_NOMINATED);
+        let names: Option<SmallVec<[HeaderName; MAX_NOMINATED]>> =
+            names.map(|name| HeaderName::from_bytes(name).ok()).collect();
+        let names =
+            names.filter(|names| names.len() < MAX_NOMINATED && !names.iter().any(|name| PROTECTED.contains(name)));
+        let Some(names) = names else { return Err(invalid("what Connection names")) };
+        names.iter().for_each(|name| drop(request.remove_header(name)));
+    }
+    for name in HOP_BY_HOP.iter().chain([&EXPECT]) {
+        if request.headers.contains_key(name) {
+            request.remove_header(name);
+        }
+    }
+    Ok(())
+}
+
+/// Names the host in the field, where the request has it elsewhere; and has the target be a path: a whole URL is for proxies,
+/// and some engines take all of it for a path.
+fn name_host(request: &mut RequestHeader) -> Result<()> {
+    if let Some(authority) = request.uri.authority() {
+        if authority.as_str().contains('@') {
+            return Err(invalid("a user in its host"));
+        }
+        let mut hosts = request.headers.get_all(HOST).iter();
+        let is_same = hosts.next().is_some_and(|host| host.as_bytes() == authority.as_str().as_bytes());
+        if !is_same || hosts.next().is_some() {
+            let host = HeaderValue::from_str(authority.as_str()).map_err(|_| invalid("its host"))?;
+            request.insert_header(HOST, host)?;
+        }
+    } else if !request.headers.contains_key(HOST) {
+        request.insert_header(HOST, "")?;
+    }
+    if !matches!(request.raw_path(), [b'/', ..] | b"*") {
+        let path = request.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+        request.set_raw_path(path.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Frames the request: a body that is held is sent with its length, whatever framing it came in.
+fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
+    if let Some(body) = &ctx.body {
+        state_length(request, body.len())?;
+    }
+    if let Some(rank) = ctx.rank() {
+        request.insert_header(X_DATA_PARALLEL_RANK, rank)?;
+    }
+    if let Some(route) = &ctx.route {
+        callers::show_credentials(request, &route.pool().credentials)?;
+    }
+    request.insert_header("x-request-id", &ctx.request_id)
+}
+
+/// Has the header say this length, in the field that says another, if there is one: over HTTP/1 that of a stand-in.
+fn state_length(request: &mut RequestHeader, length: usize) -> Result<()> {
+    let stated = request.headers.get(CONTENT_LENGTH).and_then(|stated| stated.to_str().ok());
+    if stated.is_some_and(|stated| !stated.starts_with(['0', '+']) && stated.parse() == Ok(length)) {
+        return Ok(());
+    }
+    let is_length = |name: &[u8]| name.eq_ignore_ascii_case(CONTENT_LENGTH.as_str().as_bytes());
+    let name = request.case_header_iter().find_map(|(name, _)| is_length(name.as_slice()).then(|| name.clone()));
+    match name {
+        Some(name) => request.insert_header(name, length),
+        None => request.insert_header(CONTENT_LENGTH, length),
+    }
+}
+
+fn invalid(what: &'static str) -> Box<Error> {
+    Error::explain(ErrorType::InvalidHTTPHeader, what).into_down()
+}
