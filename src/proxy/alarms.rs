@@ -1,6 +1,4 @@
 //! What ends standing in a line: the turn, the time, or the client.
-//!
-//! Pingora does not watch the client here, so this does.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,6 +8,7 @@ use pingora_proxy::Session;
 use tokio::time::sleep;
 
 use super::context::RequestContext;
+use super::exchange::gone;
 use super::{attend, keep_alive};
 use crate::queue::{Place, Turn};
 use crate::state::State;
@@ -92,7 +91,7 @@ impl Alarms {
                 Woken::Lapsed => Ok(Due::Lapsed),
                 Woken::TimedOut if ctx.end().is_some_and(|end| end <= time::now()) => Err(attend::give_up(state, ctx)),
                 Woken::TimedOut => Ok(Due::TimedOut),
-                Woken::Gone(error) => Err(error.into_down()),
+                Woken::Gone(error) => Err(error),
             };
         }
     }
@@ -103,16 +102,9 @@ impl Alarms {
             Some(moment) => sleep(moment.since(now)).await,
             None => pending().await,
         };
-        let gone = async {
-            match session.downstream_session.read_body_or_idle(true).await {
-                Err(error) => error,
-                // It says nothing but that the client is gone.
-                Ok(_) => pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            error = gone => Woken::Gone(error),
+            error = gone(session) => Woken::Gone(error),
             turn = place.turn() => Woken::Turn(turn),
             () = sleep(self.until.since(now)) => Woken::TimedOut,
             () = at(self.lapses) => Woken::Lapsed,

@@ -1,15 +1,7 @@
-//! Reads a whole request body before a backend is chosen, and puts it back for every attempt.
+//! Reads a whole request body before a backend is chosen, and holds it for every attempt.
 //!
-//! Pingora forwards a body that was read early only while it fits its 64 KiB retry buffer; over that the request
-//! hangs (upstream issues 349, 575, 780). The way round it, by public interfaces alone: read the body ourselves, leave
-//! something *small and untruncated* in the retry buffer, and swap the real bytes in when Pingora replays that buffer
-//! (`request_body_filter` at end of stream). What is left behind depends on the protocol:
-//! - HTTP/1: the stream below Pingora keeps the body for us and gives Pingora one byte in its place ([`downstream::body`]);
-//! - HTTP/2: the first frame goes through the buffered read, the rest past it.
-//!
-//! This is the one place that knows; it goes when Pingora can buffer early (its pull request 816).
+//! Over HTTP/1 it is read past Pingora, which has one byte in its place ([`downstream::body`]).
 
-use std::future::poll_fn;
 use std::io;
 use std::time::Duration;
 
@@ -104,7 +96,7 @@ impl Buffered {
 
 // === reading ===
 
-/// Reads the body of `session` to its end and leaves the session in a state from which every attempt replays it.
+/// Reads the body of `session` to its end.
 ///
 /// # Errors
 /// See [`BodyError`]. After an error the body is not fully read: reply, then [`drain`].
@@ -202,21 +194,13 @@ impl Reader<'_> {
                 self.cover().await?;
             }
         }
-        if !self.body.is_empty() {
-            session.enable_retry_buffering();
-        }
         // What stands in for it.
         while session.read_request_body().await.map_err(BodyError::Read)?.is_some() {}
         Ok(())
     }
 
     async fn read_h2(&mut self, session: &mut HttpSession) -> Result<(), BodyError> {
-        session.enable_retry_buffering();
-        while self.body.is_empty() {
-            let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? else { return Ok(()) };
-            self.push(&bytes).await?;
-        }
-        while let Some(bytes) = next_unbuffered(session).await? {
+        while let Some(bytes) = session.read_request_body().await.map_err(BodyError::Read)? {
             self.push(&bytes).await?;
         }
         Ok(())
@@ -239,20 +223,6 @@ fn failed(error: io::Error) -> BodyError {
         _ => ErrorType::ReadError,
     };
     BodyError::Read(pingora_core::Error::because(kind, "while reading a request body", error))
-}
-
-/// Reads one DATA frame past the retry buffer.
-async fn next_unbuffered(session: &mut HttpSession) -> Result<Option<Bytes>, BodyError> {
-    let HttpSession::H2(session) = session else { return Ok(None) };
-    match poll_fn(|cx| session.poll_read_body_bytes(cx)).await {
-        None => Ok(None),
-        Some(Ok(bytes)) => Ok(Some(bytes)),
-        Some(Err(error)) => Err(BodyError::Read(pingora_core::Error::because(
-            ErrorType::ReadError,
-            "while reading an HTTP/2 request body",
-            error,
-        ))),
-    }
 }
 
 /// Whether the client waits for a word before it sends the body. HTTP/1.0 has no such answers.

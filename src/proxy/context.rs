@@ -177,7 +177,7 @@ impl RequestContext {
         Arc::clone(&self.state)
     }
 
-    /// Notes why we reply ourselves, and makes the error that tells Pingora to stop.
+    /// Notes why we reply ourselves, and makes the error that ends the exchange.
     pub(super) fn refuse(&mut self, reject: Reject) -> Box<Error> {
         let error = Error::explain(ErrorType::HTTPStatus(reject.status().as_u16()), "refused");
         self.reject = Some(reject);

@@ -160,19 +160,21 @@ async fn next(backend: &mut HttpSession, session: &mut Session, watching: &Watch
 /// # Errors
 /// The client left, or a limit of time is over ([`attend::met`] says which).
 async fn in_time<T>(session: &mut Session, watching: &Watching, work: impl Future<Output = T>) -> Result<T> {
-    let gone = async {
-        match session.downstream_session.read_body_or_idle(true).await {
-            Err(error) => error.into_down(),
-            // It says nothing but that the client is gone.
-            Ok(_) => pending().await,
-        }
-    };
     tokio::select! {
         biased;
         done = watching.awaiting(work) => {
             done.ok_or_else(|| Error::explain(ErrorType::ReadTimedout, "a limit of time").into_up())
         }
-        error = gone => Err(error),
+        error = gone(session) => Err(error),
+    }
+}
+
+/// Waits until the client is gone. One that has sent the beginning of its next request is not watched any more.
+pub(super) async fn gone(session: &mut Session) -> Box<Error> {
+    match session.downstream_session.read_body_or_idle(true).await {
+        Err(error) => error.into_down(),
+        // It says nothing else.
+        Ok(_) => pending().await,
     }
 }
 

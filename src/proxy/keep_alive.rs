@@ -1,8 +1,8 @@
 //! Signs of life for a client whose streamed request waits: a header, and comments, before there is an answer.
 //!
 //! After `queue.keep_alive` without a backend the stream is *opened*: status 200, `text/event-stream`, and a comment line
-//! now and then, which clients of event streams pass over. Pingora drops the answer's own header then, as one was written,
-//! and goes on with its body. An attempt may still fail and be repeated, as nothing of an answer has been sent. What is no
+//! now and then, which clients of event streams pass over. The answer's own header is dropped
+//! then, and its body follows. An attempt may still fail and be repeated, as nothing of an answer has been sent. What is no
 //! event stream in the end, an error of the engine or of ours, becomes an error event.
 
 use std::time::Duration;

@@ -2,9 +2,7 @@
 //!
 //! A request looks once by itself, unless others wait already. If every backend that would do is full it takes a place in
 //! the pool's line, and looks again, in the newest view, whenever it has the turn. The choice is the same one each time
-//! ([`peer::dispatch`]). It leaves the line with a backend, when it may wait no longer, or at once when its client leaves:
-//! Pingora does not watch the client here, so this does. A client that has sent the beginning of its next request behind this
-//! one is no longer watched, and leaves when its time is up.
+//! ([`peer::dispatch`]). It leaves the line with a backend, when it may wait no longer, or at once when its client leaves.
 
 use std::sync::Arc;
 use std::time::Duration;

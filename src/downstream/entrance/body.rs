@@ -1,9 +1,7 @@
 //! The body of a request, which does not go through Pingora.
 //!
-//! Pingora would copy it several times, and forwards one that was read early only while it fits a buffer of 64 KiB: over that
-//! the request hangs (upstream issues 349, 575, 780). So its header says here that the body is one byte, or one chunk of
-//! one byte, and that is what Pingora gets and can keep for every attempt. The real one is read by whoever asks for it,
-//! straight into the memory it stays in.
+//! Pingora would copy it several times. So its header says here that the body is one byte, or one chunk of one byte, and that
+//! is what Pingora gets. The real one is read by whoever asks for it, straight into the memory it stays in.
 
 use std::io;
 use std::pin::pin;

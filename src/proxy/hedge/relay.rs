@@ -1,6 +1,6 @@
-//! Between Pingora and one backend, or two: sends the request, waits for the first token, and passes on who has it.
+//! Between an exchange and one backend, or two: sends the request, waits for the first token, and passes on who has it.
 //!
-//! The relay reads no more of HTTP than it has to: the request's length, as [`super::peer::frame`] has set it, and of an
+//! The relay reads no more of HTTP than it has to: the request's length, as [`super::super::forward`] has set it, and of an
 //! answer its status, its type and its first event. Dropping the relay closes all its connections.
 
 use std::io;
@@ -44,34 +44,34 @@ pub(super) async fn connect(address: SocketAddr, limit: Duration) -> io::Result<
     Ok(stream)
 }
 
-/// Relays one request of `pingora` and its answer, until either side ends. `reserved` is the room that the request takes here.
+/// Relays one request of `near` and its answer, until either side ends. `reserved` is the room that the request takes here.
 pub(super) async fn run(
-    mut pingora: DuplexStream,
+    mut near: DuplexStream,
     first: TcpStream,
     after: Duration,
     second: Arc<Second>,
     reserved: Reservation,
 ) {
-    let Some(request) = read_request(&mut pingora).await else { return };
+    let Some(request) = read_request(&mut near).await else { return };
     let winner = tokio::select! {
         winner = race(first, &request, after, &second) => winner,
-        () = ended(&mut pingora) => return,
+        () = ended(&mut near) => return,
     };
-    // Without an answer Pingora sees a broken connection, as it would without the relay.
+    // Without an answer the exchange sees a broken connection, as it would without the relay.
     let Ok(answer) = winner else { return };
     drop((request, reserved));
-    let (mut from_pingora, to_pingora) = tokio::io::split(pingora);
+    let (mut from_near, to_near) = tokio::io::split(near);
     tokio::select! {
-        // How it ended shows in what Pingora has got.
-        _ = pass_on(answer, to_pingora) => {}
-        () = ended(&mut from_pingora) => {}
+        // How it ended shows in what the exchange has got.
+        _ = pass_on(answer, to_near) => {}
+        () = ended(&mut from_near) => {}
     }
 }
 
-async fn pass_on(answer: Answer, mut to_pingora: WriteHalf<DuplexStream>) -> io::Result<()> {
+async fn pass_on(answer: Answer, mut to_near: WriteHalf<DuplexStream>) -> io::Result<()> {
     let Answer { mut stream, held: mut bytes, .. } = answer;
     loop {
-        to_pingora.write_all(&bytes).await?;
+        to_near.write_all(&bytes).await?;
         bytes.clear();
         bytes.reserve(PIECE_BYTES);
         if stream.read_buf(&mut bytes).await? == 0 {
@@ -81,7 +81,7 @@ async fn pass_on(answer: Answer, mut to_pingora: WriteHalf<DuplexStream>) -> io:
 }
 
 /// The request, whole.
-async fn read_request(pingora: &mut DuplexStream) -> Option<Vec<u8>> {
+async fn read_request(near: &mut DuplexStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     loop {
         if let Some(end) = memmem::find(&bytes, END_OF_HEADER) {
@@ -90,7 +90,7 @@ async fn read_request(pingora: &mut DuplexStream) -> Option<Vec<u8>> {
                 return Some(bytes);
             }
         }
-        if bytes.len() > MAX_HEADER_BYTES + MAX_BODY_BYTES || pingora.read_buf(&mut bytes).await.ok()? == 0 {
+        if bytes.len() > MAX_HEADER_BYTES + MAX_BODY_BYTES || near.read_buf(&mut bytes).await.ok()? == 0 {
             return None;
         }
     }
@@ -103,10 +103,10 @@ fn content_length(header: &[u8]) -> Option<usize> {
     value.trim().parse().ok()
 }
 
-/// Returns when Pingora has closed its end. It has nothing more to say.
-async fn ended(pingora: &mut (impl tokio::io::AsyncRead + Unpin)) {
+/// Returns when the exchange has closed its end. It has nothing more to say.
+async fn ended(near: &mut (impl tokio::io::AsyncRead + Unpin)) {
     let mut byte = [0];
-    let _ = pingora.read(&mut byte).await;
+    let _ = near.read(&mut byte).await;
 }
 
 /// The answer that is to be passed on: the first one with a token, else the first attempt's.

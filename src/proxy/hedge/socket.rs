@@ -1,4 +1,4 @@
-//! What Pingora connects to in place of a backend: one end of a pipe in this process.
+//! What an attempt connects to in place of a backend: one end of a pipe in this process.
 
 use std::fmt;
 use std::io;
