@@ -34,6 +34,7 @@ mod reject;
 mod reply;
 mod response;
 mod retry;
+mod spare;
 mod trace;
 mod waiting;
 mod wire;
