@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::blocks::{Cutter, PromptBlocks};
+use super::body::Document;
 use super::reject::Reject;
 use crate::pool::{Answer, PoolSnapshot, Snapshot};
 use crate::prefix::{BlockHash, Chain, Sample};
@@ -88,9 +89,9 @@ pub async fn plan(
     state: &Arc<State>,
     snapshot: &Arc<Snapshot>,
     head: Head<'_>,
-    body: &Bytes,
+    body: &Document,
 ) -> Result<(usize, Plan), Reject> {
-    if body.len() <= INLINE_BYTES {
+    if body.bytes.len() <= INLINE_BYTES {
         return plan_here(snapshot, head, body, &state.responses).await;
     }
     let (path, headers) = (head.path.to_owned(), head.headers.clone());
@@ -106,13 +107,13 @@ pub async fn plan(
 async fn plan_here(
     snapshot: &Snapshot,
     head: Head<'_>,
-    body: &Bytes,
+    body: &Document,
     responses: &ResponseOwners,
 ) -> Result<(usize, Plan), Reject> {
     let Some(endpoint) = Endpoint::of(head.path).filter(|_| head.is_post) else {
-        return plan_other(snapshot, head, model_of(head, body), responses);
+        return plan_other(snapshot, head, model_of(head, &body.bytes), responses);
     };
-    let request = match request::read(endpoint, body) {
+    let request = match request::read_seen(endpoint, &body.bytes, body.seen.as_deref()) {
         Ok(request) => request,
         // The engine is the judge of a request without a body.
         Err(ReadError::Empty) => {
@@ -124,7 +125,7 @@ async fn plan_here(
     let model = request.model.as_deref();
     let pool =
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
-    let tokenized = tokenize(&snapshot.pools()[pool], endpoint, body).await;
+    let tokenized = tokenize(&snapshot.pools()[pool], endpoint, &body.bytes).await;
     let ids = tokenized.as_ref().and_then(|tokenized| tokenized.as_ref().ok());
     let plan = plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses);
     let tokenizing = tokenized.as_ref().map(|tokenized| tokenized.as_ref().err().copied());
