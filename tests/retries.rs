@@ -457,3 +457,31 @@ async fn nothing_is_retried_once_a_byte_of_a_response_was_sent_on() {
     }
     std::fs::remove_file(&log).unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kept_connection_that_breaks_in_its_answer_was_not_stale() {
+    let fleet = Fleet::start(2, |exchange| {
+        Box::pin(async move {
+            if exchange.turn == 1 {
+                return exchange.echo().await;
+            }
+            exchange.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{").await?;
+            exchange.close();
+            Ok(())
+        })
+    })
+    .await;
+    let keys = "policy: round_robin, ejection: {failures: 1000}";
+    let proxy = Setup::new().pool("p", &fleet, keys).section("retry", "max_attempts: 2, budget: 1.0").start().await;
+    // One connection, so one worker, which has the connections to backends.
+    let mut client = Client::connect(proxy.http).await;
+    for _ in 0..2 {
+        client.send("POST", CHAT, "", &chat("x")).await;
+        assert_eq!(client.response("POST").await.unwrap().status, 200);
+    }
+    client.send("POST", CHAT, "", &chat("x")).await;
+    let response = client.response("POST").await.unwrap();
+    assert_eq!(response.status, 502, "{}", response.text());
+    assert_eq!(proxy.metric("retries_total", "cause=\"stale_connection\"").await, 0.0);
+    assert_eq!(proxy.metric("retries_total", "cause=\"reset\"").await, 1.0, "the other backend was asked");
+}

@@ -161,6 +161,81 @@ async fn the_total_covers_all_attempts_and_the_stream() {
     assert_eq!(failures, "healthy", "nobody is to blame for it");
 }
 
+/// Tokens without a pause, for as long as anybody takes them.
+async fn torrent(exchange: &mut Exchange) -> io::Result<()> {
+    exchange.begin_stream().await?;
+    let event = format!("{{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{}\"}}}}]}}", "x".repeat(64 * 1024));
+    loop {
+        exchange.event(&event).await?;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_total_ends_what_never_pauses() {
+    let fleet = Fleet::start(1, |exchange| Box::pin(torrent(exchange))).await;
+    let proxy = start(&fleet, "total: 300ms", "").await;
+    let response = client::post(proxy.http, CHAT, "", &streamed_chat("x")).await;
+    assert_eq!(last_event(&response.text()).0["error"]["code"], "total_timeout");
+    proxy.let_go().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_total_frees_a_backend_whose_client_takes_nothing() {
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let fleet = Fleet::start(1, move |exchange| {
+        let tell = tell.clone();
+        Box::pin(async move {
+            let ended = torrent(exchange).await;
+            tell.send(()).unwrap();
+            ended
+        })
+    })
+    .await;
+    let proxy = start(&fleet, "total: 300ms", "").await;
+    let mut client = Client::connect(proxy.http).await;
+    client.send("POST", CHAT, "", &streamed_chat("x")).await;
+    let head = client.head().await.unwrap();
+    within("the backend's connection ends, and nobody has read", told.recv()).await.unwrap();
+    // Whether it can be told depends on where the answer was cut.
+    let _ = client.wire.body(head.response_framing("POST")).await;
+    proxy.let_go().await;
+    assert_eq!(proxy.metric("time_limits_total", "limit=\"total\"").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_does_not_take_the_body_in_time_is_given_up_unless_it_has_answered() {
+    // More than all sockets in between can hold.
+    let body = chat(&"x".repeat(16 * 1024 * 1024));
+    let fleet = Fleet::start(2, |exchange| {
+        Box::pin(async move {
+            if exchange.attempt > 1 {
+                return exchange.echo().await;
+            }
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok(())
+        })
+    })
+    .await;
+    let proxy = start(&fleet, "write: 300ms, read: 1h", "").await;
+    let response = client::post(proxy.http, CHAT, "", &body).await;
+    assert_eq!((response.status, response.attempts()), (200, 2));
+    assert_eq!(proxy.metric("time_limits_total", "limit=\"write\"").await, 1.0);
+    proxy.let_go().await;
+
+    let fleet = Fleet::start(1, |exchange| {
+        Box::pin(async move {
+            exchange.raw(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 9\r\n\r\ntoo large").await?;
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok(())
+        })
+    })
+    .await;
+    let proxy = start(&fleet, "write: 300ms, read: 1h", "").await;
+    let response = client::post(proxy.http, CHAT, "", &body).await;
+    assert_eq!((response.status, response.text().as_str()), (413, "too large"));
+    proxy.let_go().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_not_made_in_time_has_a_code_of_its_own() {
     let mut fleet = Fleet::echo(1).await;

@@ -20,7 +20,7 @@ use pingora_core::protocols::http::HttpTask;
 use pingora_core::protocols::http::v1::client::HttpSession;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 use smallvec::SmallVec;
 use tokio::task::unconstrained;
@@ -40,6 +40,9 @@ const MOST_TASKS: usize = 4;
 /// the clock for each piece that has a limit of time.
 const BUFFERED_BYTES: usize = 8 * 1024;
 
+/// So much of a body is written within one limit of time.
+const PIECE_BYTES: usize = 1024 * 1024;
+
 type Tasks = SmallVec<[HttpTask; MOST_TASKS]>;
 
 /// What an exchange needs besides the request.
@@ -47,6 +50,16 @@ pub(super) struct Outfit<'a> {
     pub(super) state: &'a Arc<State>,
     pub(super) connections: &'a Arc<Connections>,
     pub(super) rounds: &'a Arc<Rounds>,
+}
+
+/// What came of sending a request.
+struct Sent {
+    /// Whether all of it was sent.
+    is_whole: bool,
+    /// Why not. A backend that has closed its ear may answer all the same.
+    fault: Option<Box<Error>>,
+    /// What has come of the answer already.
+    tasks: Tasks,
 }
 
 /// Sends the request, as often as is allowed, and passes the answer on.
@@ -67,6 +80,7 @@ async fn attempt(outfit: &Outfit<'_>, session: &mut Session, ctx: &mut RequestCo
     let mut peer = peer::choose(state, session, ctx).await?;
     attend::prepare(state, &mut peer, ctx)?;
     hedge::arm(ctx, &mut peer);
+    let header = Box::new(forward::header(session.req_header(), ctx)?);
     let (mut wire, is_reused) = match connections.get(&peer).await {
         Ok(connected) => connected,
         Err(error) => return Err(retry::after_connect_failure(state, ctx, error.into_up())),
@@ -78,15 +92,12 @@ async fn attempt(outfit: &Outfit<'_>, session: &mut Session, ctx: &mut RequestCo
     let mut backend = HttpSession::new_with_options(wire, &*peer);
     backend.write_timeout = peer.options.write_timeout.filter(|_| body_bytes > BUFFERED_BYTES);
     attend::begin(rounds, ctx);
-    match exchange(state, &mut backend, session, ctx).await {
-        Ok(is_sent) => {
-            if is_sent {
-                keep(connections, &peer, backend).await;
-            }
-            Ok(())
-        }
-        Err(error) => Err(retry::after_exchange_failure(state, session, ctx, error, is_reused)),
+    match exchange(state, header, backend, session, ctx).await {
+        Ok(Some(backend)) => keep(connections, &peer, backend).await,
+        Ok(None) => {}
+        Err(error) => return Err(retry::after_exchange_failure(state, session, ctx, error, is_reused)),
     }
+    Ok(())
 }
 
 /// Keeps the connection for the next request, if the backend does.
@@ -97,46 +108,67 @@ async fn keep(connections: &Arc<Connections>, peer: &HttpPeer, mut backend: Http
     }
 }
 
-/// One request and its answer on a connection; whether all of the request was sent.
+/// One request and its answer on a connection, which comes back if all of the request was sent.
 async fn exchange(
     state: &Arc<State>,
-    backend: &mut HttpSession,
+    header: Box<RequestHeader>,
+    mut backend: HttpSession,
     session: &mut Session,
     ctx: &mut RequestContext,
-) -> Result<bool> {
+) -> Result<Option<HttpSession>> {
     let Some(watching) = attend::watching(ctx) else { return Err(Error::new_in(ErrorType::InternalError)) };
-    let header = forward::header(session.req_header(), ctx)?;
-    let sent = in_time(session, &watching, backend.write_request_header(Box::new(header))).await?;
-    sent.map_err(|error| error.into_up())?;
-    let unsent = send_body(backend, session, ctx, &watching).await?;
+    let Sent { is_whole, mut fault, mut tasks } = send(header, &mut backend, session, ctx, &watching).await?;
     loop {
-        match next(backend, session, &watching).await {
-            Ok(tasks) => {
-                if pass_on(state, tasks, session, ctx).await? {
-                    return Ok(unsent.is_none());
-                }
+        let passed = take(state, tasks, session, ctx).await?;
+        if !passed.is_empty() {
+            let mut writing = pin!(session.downstream_session.response_duplex_vec(passed));
+            let Some(written) = watching.unless_over(writing.as_mut()).await else {
+                // The backend has nothing more to do. The client gets what was on its way, and can be told then.
+                drop(backend);
+                writing.await?;
+                return Err(over());
+            };
+            if written? {
+                return Ok(is_whole.then_some(backend));
             }
-            // What kept the request from being sent says more than that nothing came of it.
-            Err(error) if *error.esource() == ErrorSource::Upstream => return Err(unsent.unwrap_or(error)),
-            Err(error) => return Err(error),
         }
+        tasks = match next(&mut backend, session, &watching).await {
+            Ok(tasks) => tasks,
+            // What kept the request from being sent says more than that nothing came of it.
+            Err(error) if *error.esource() == ErrorSource::Upstream => return Err(fault.take().unwrap_or(error)),
+            Err(error) => return Err(error),
+        };
     }
 }
 
-/// Sends the body; what went wrong, if it was not sent to its end: a backend may answer all the same.
-async fn send_body(
+/// Sends the request, and takes what a backend has said of it that took too long.
+async fn send(
+    header: Box<RequestHeader>,
     backend: &mut HttpSession,
     session: &mut Session,
     ctx: &RequestContext,
     watching: &Watching,
-) -> Result<Option<Box<Error>>> {
-    let body = ctx.body.as_ref().filter(|body| !body.is_empty());
-    let Some(body) = body.map(Buffered::bytes) else { return Ok(None) };
+) -> Result<Sent> {
+    let body = ctx.body.as_ref().map(Buffered::bytes).unwrap_or_default();
     let sending = async {
-        backend.write_body(&body).await?;
-        backend.finish_body().await
+        backend.write_request_header(header).await?;
+        if !body.is_empty() {
+            for piece in body.chunks(PIECE_BYTES) {
+                backend.write_body(piece).await?;
+            }
+            backend.finish_body().await?;
+        }
+        Ok(())
     };
-    Ok(in_time(session, watching, sending).await?.err().map(|error| error.into_up()))
+    let sent: Result<()> = in_time(session, watching, sending).await?;
+    let mut sent = Sent { is_whole: sent.is_ok(), fault: sent.err().map(|error| error.into_up()), tasks: Tasks::new() };
+    if let Some(late) = sent.fault.take_if(|fault| *fault.etype() == ErrorType::WriteTimedout) {
+        take_ready(backend, &mut sent.tasks);
+        if !matches!(sent.tasks.first(), Some(HttpTask::Header(..))) {
+            return Err(late);
+        }
+    }
+    Ok(sent)
 }
 
 /// The next pieces of the answer: waits for one, and takes those that are there behind it.
@@ -144,6 +176,12 @@ async fn next(backend: &mut HttpSession, session: &mut Session, watching: &Watch
     let first = in_time(session, watching, backend.read_response_task()).await?;
     let mut tasks = Tasks::new();
     tasks.push(first.map_err(|error| error.into_up())?);
+    take_ready(backend, &mut tasks);
+    Ok(tasks)
+}
+
+/// Takes the pieces of the answer that are there already.
+fn take_ready(backend: &mut HttpSession, tasks: &mut Tasks) {
     while tasks.len() < MOST_TASKS && !tasks.last().is_some_and(HttpTask::is_end) {
         match now(backend.read_response_task()) {
             Some(Ok(task)) => tasks.push(task),
@@ -152,7 +190,6 @@ async fn next(backend: &mut HttpSession, session: &mut Session, watching: &Watch
             None => break,
         }
     }
-    Ok(tasks)
 }
 
 /// What comes of `work` at the backend.
@@ -163,10 +200,14 @@ async fn in_time<T>(session: &mut Session, watching: &Watching, work: impl Futur
     tokio::select! {
         biased;
         done = watching.awaiting(work) => {
-            done.ok_or_else(|| Error::explain(ErrorType::ReadTimedout, "a limit of time").into_up())
+            done.ok_or_else(over)
         }
         error = gone(session) => Err(error),
     }
+}
+
+fn over() -> Box<Error> {
+    Error::explain(ErrorType::ReadTimedout, "a limit of time").into_up()
 }
 
 /// Waits until the client is gone. One that has sent the beginning of its next request is not watched any more.
@@ -186,9 +227,14 @@ pub(super) fn now<F: Future>(work: F) -> Option<F::Output> {
     }
 }
 
-/// Passes pieces of the answer on; whether it is over.
-async fn pass_on(state: &Arc<State>, tasks: Tasks, session: &mut Session, ctx: &mut RequestContext) -> Result<bool> {
-    let mut passed = Vec::with_capacity(MOST_TASKS);
+/// Sees pieces of the answer on their way; what is passed on.
+async fn take(
+    state: &Arc<State>,
+    tasks: Tasks,
+    session: &mut Session,
+    ctx: &mut RequestContext,
+) -> Result<Vec<HttpTask>> {
+    let mut passed = Vec::with_capacity(tasks.len());
     for task in tasks {
         match task {
             HttpTask::Header(header, is_end) => take_header(state, header, is_end, session, ctx, &mut passed).await?,
@@ -196,10 +242,7 @@ async fn pass_on(state: &Arc<State>, tasks: Tasks, session: &mut Session, ctx: &
             other => passed.push(other),
         }
     }
-    if passed.is_empty() {
-        return Ok(false);
-    }
-    session.downstream_session.response_duplex_vec(passed).await
+    Ok(passed)
 }
 
 async fn take_header(

@@ -7,6 +7,7 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
+use pingora_core::protocols::http::authority::raw_target_authority;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
@@ -88,7 +89,10 @@ fn name_host(request: &mut RequestHeader) -> Result<()> {
             request.insert_header(HOST, host)?;
         }
     } else if !request.headers.contains_key(HOST) {
-        request.insert_header(HOST, "")?;
+        // HTTP/1.0 can do without; what it was that the target names is then all that is known.
+        let named = raw_target_authority(request.raw_path()).authority().unwrap_or_default();
+        let host = HeaderValue::from_bytes(named).map_err(|_| invalid("its host"))?;
+        request.insert_header(HOST, host)?;
     }
     if !matches!(request.raw_path(), [b'/', ..] | b"*") {
         let path = request.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
@@ -127,4 +131,87 @@ fn state_length(request: &mut RequestHeader, length: usize) -> Result<()> {
 
 fn invalid(what: &'static str) -> Box<Error> {
     Error::explain(ErrorType::InvalidHTTPHeader, what).into_down()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::config;
+    use crate::state::State;
+
+    /// What a request with this target and these fields becomes: its target, and its fields but our own.
+    fn forwarded(version: Version, target: &str, fields: &[(&'static str, &str)]) -> Result<(String, Vec<String>)> {
+        let text =
+            "listeners: [{address: '127.0.0.1:0'}]\nlogging: {access_log: 'off'}\npools: [{name: p, backends: []}]\n";
+        let state = Arc::new(State::new(config::parse(text, "test").unwrap()).unwrap());
+        let mut came = RequestHeader::build("POST", target.as_bytes(), None).unwrap();
+        came.set_version(version);
+        for (name, value) in fields {
+            came.append_header(*name, *value).unwrap();
+        }
+        let header = header(&came, &RequestContext::new(&state))?;
+        assert_eq!(header.version, Version::HTTP_11);
+        let lines = header.headers.iter().filter(|(name, _)| *name != "x-request-id");
+        let lines = lines.map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+        Ok((String::from_utf8(header.raw_path().to_vec()).unwrap(), lines.collect()))
+    }
+
+    fn fields(fields: &[(&'static str, &str)]) -> Option<Vec<String>> {
+        forwarded(Version::HTTP_11, "/x", fields).ok().map(|(_, fields)| fields)
+    }
+
+    #[test]
+    fn what_concerns_the_clients_connection_alone_stays_here() {
+        let came = [
+            ("host", "a"),
+            ("connection", "close, X-Own , ,"),
+            ("x-own", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("upgrade", "h2c"),
+            ("proxy-authorization", "x"),
+            ("transfer-encoding", "chunked"),
+            ("expect", "100-continue"),
+            ("accept", "b"),
+        ];
+        assert_eq!(fields(&came).unwrap(), ["host: a", "accept: b"]);
+    }
+
+    #[test]
+    fn what_a_backend_may_go_by_cannot_be_taken_out() {
+        for names in ["host", "close, X-Forwarded-For", "x-forwarded-proto", ":authority", "a b", "a,b,c,d,e,f,g,h,i,j"]
+        {
+            assert_eq!(fields(&[("host", "a"), ("connection", names)]), None, "{names}");
+        }
+        let nine = [("host", "a"), ("connection", "a,b,c,d,e,f,g,h,i")];
+        assert_eq!(fields(&nine).unwrap(), ["host: a"]);
+    }
+
+    #[test]
+    fn the_host_is_named_in_its_field() {
+        for (version, target, host, expected) in [
+            (Version::HTTP_11, "/x?y", Some("a:1"), ("/x?y", "host: a:1")),
+            (Version::HTTP_11, "http://a:1/x?y", Some("a:1"), ("/x?y", "host: a:1")),
+            (Version::HTTP_10, "http://a:1/x", None, ("/x", "host: a:1")),
+            (Version::HTTP_10, "http://a:1", None, ("/", "host: a:1")),
+            (Version::HTTP_10, "/x", None, ("/x", "host: ")),
+        ] {
+            let came: Vec<_> = host.map(|host| ("host", host)).into_iter().collect();
+            let (path, fields) = forwarded(version, target, &came).unwrap();
+            assert_eq!((path.as_str(), fields[0].as_str()), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn over_http2_the_authority_is_the_host() {
+        let mut came = RequestHeader::build("POST", b"/x", None).unwrap();
+        came.set_uri("https://a:1/x".parse().unwrap());
+        came.append_header("host", "b").unwrap();
+        name_host(&mut came).unwrap();
+        assert_eq!((came.headers.get(HOST).unwrap(), came.raw_path()), (&HeaderValue::from_static("a:1"), &b"/x"[..]));
+        came.set_uri("https://user@a:1/x".parse().unwrap());
+        assert!(name_host(&mut came).is_err());
+    }
 }

@@ -67,7 +67,9 @@ pub(super) fn after_exchange_failure(
         error.set_retry(is_retry);
         return error;
     }
-    if is_reused && !is_started && !ctx.was_stale && is_stale(&error) {
+    // One that has begun to answer was none.
+    let has_answered = ctx.answer.status.is_some();
+    if is_reused && !is_started && !has_answered && !ctx.was_stale && is_stale(&error) {
         log_attempt(ctx, "stale pooled connection", &error);
         ctx.was_stale = true;
         state.metrics.retried(&ctx.labels(), RetryCause::StaleConnection);

@@ -100,6 +100,15 @@ impl Watching {
     /// What comes of `work`, for which the backend is awaited; none if a limit is met before.
     pub(in crate::proxy) async fn awaiting<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let _awaited = Awaited::begin(&self.0);
+        self.unless_over(work).await
+    }
+
+    /// What comes of `work`; none if a limit is met before. What was met before it begins ends it at once: a backend that
+    /// always has something to say would never be ended otherwise.
+    pub(in crate::proxy) async fn unless_over<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        if self.0.state.lock().met.is_some() {
+            return None;
+        }
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
