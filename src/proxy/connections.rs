@@ -63,7 +63,11 @@ impl Connections {
     pub(super) async fn get(&self, peer: &HttpPeer) -> Result<(Box<Wire>, bool)> {
         match self.take(peer.reuse_hash(), time::now()) {
             Some(wire) => Ok((wire, true)),
-            None => Ok((Box::new(Wire::new(self.connector.new_stream(peer).await?)), false)),
+            None => {
+                // In a box: what making one takes would be a part of every request's state, and is moved with it.
+                let stream = Box::pin(self.connector.new_stream(peer)).await?;
+                Ok((Box::new(Wire::new(stream)), false))
+            }
         }
     }
 
@@ -147,6 +151,89 @@ async fn sweep(connections: Weak<Connections>) {
         sleep(SWEEP_TIME).await;
         if !connections.upgrade().is_some_and(|connections| connections.sweep(time::now())) {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn connections() -> Arc<Connections> {
+        Arc::new(Connections::new(Arc::new(TransportConnector::new(None))))
+    }
+
+    fn peer(port: u16, idle: Duration) -> HttpPeer {
+        let mut peer = HttpPeer::new(("127.0.0.1", port), false, String::new());
+        peer.options.idle_timeout = Some(idle);
+        peer
+    }
+
+    /// Keeps a new connection to `peer`; the backend's end of it.
+    fn keep(connections: &Arc<Connections>, peer: &HttpPeer) -> DuplexStream {
+        let (near, far) = duplex(64);
+        connections.keep(peer, Box::new(Wire::new(Box::new(near))));
+        far
+    }
+
+    /// Whether `wire` leads to `far`.
+    async fn leads_to(wire: &mut Wire, far: &mut DuplexStream) -> bool {
+        wire.write_all(b"x").await.is_ok() && exchange::now(far.read(&mut [0; 8])).is_some()
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn the_one_that_was_given_back_last_is_taken_first_and_only_for_its_peer() {
+        let (connections, one, other) = (connections(), peer(1, HOUR), peer(2, HOUR));
+        let (mut first, mut second) = (keep(&connections, &one), keep(&connections, &one));
+        assert!(connections.take(other.reuse_hash(), time::now()).is_none());
+        for far in [&mut second, &mut first] {
+            let mut wire = connections.take(one.reuse_hash(), time::now()).unwrap();
+            assert!(leads_to(&mut wire, far).await);
+        }
+        assert!(connections.take(one.reuse_hash(), time::now()).is_none());
+    }
+
+    #[tokio::test]
+    async fn what_the_backend_has_closed_or_spoken_on_is_not_taken() {
+        let (connections, peer) = (connections(), peer(1, HOUR));
+        let mut good = keep(&connections, &peer);
+        drop(keep(&connections, &peer));
+        let mut loud = keep(&connections, &peer);
+        loud.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
+        let mut wire = connections.take(peer.reuse_hash(), time::now()).unwrap();
+        assert!(leads_to(&mut wire, &mut good).await);
+        assert_eq!(connections.kept.lock().count, 0);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_for_longer_than_its_time() {
+        let (connections, short, long) = (connections(), peer(1, Duration::from_secs(4)), peer(2, HOUR));
+        let (mut first, _second) = (keep(&connections, &short), keep(&connections, &long));
+        let mut never = keep(&connections, &peer(3, Duration::ZERO));
+        assert_eq!(never.read(&mut [0; 8]).await.unwrap(), 0, "closed at once");
+        let later = time::now() + Duration::from_secs(5);
+        assert!(connections.sweep(later), "another is left");
+        assert_eq!(first.read(&mut [0; 8]).await.unwrap(), 0, "closed, though nobody asked for it");
+        assert!(connections.take(long.reuse_hash(), later + 2 * HOUR).is_none());
+        assert!(!connections.sweep(later), "nobody is left to look at");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn they_are_looked_at_for_as_long_as_there_are_some() {
+        let (connections, peer) = (connections(), peer(1, HOUR));
+        for _ in 0..2 {
+            drop(keep(&connections, &peer));
+            let far = keep(&connections, &peer);
+            assert!(connections.kept.lock().is_swept);
+            sleep(SWEEP_TIME * 2).await;
+            assert_eq!(connections.kept.lock().count, 1);
+            drop(far);
+            sleep(SWEEP_TIME * 2).await;
+            assert!(!connections.kept.lock().is_swept);
         }
     }
 }

@@ -132,8 +132,12 @@ fn request_id(session: &Session) -> String {
 }
 
 fn new_id() -> String {
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or_default();
-    fastrand::u128(..).to_be_bytes().into_iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)]).collect()
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut id = String::with_capacity(32);
+    for byte in fastrand::u128(..).to_be_bytes() {
+        id.extend([byte >> 4, byte & 0xF].map(|half| char::from(DIGITS[usize::from(half)])));
+    }
+    id
 }
 
 fn seen(session: &Session) -> Seen {

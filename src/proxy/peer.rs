@@ -14,7 +14,7 @@ use super::{callers, linger};
 use crate::metrics::BackendLabels;
 use crate::pool::{BackendSnapshot, Prediction};
 use crate::routing::{self, Dispatched, NoBackend, Pass, Query};
-use crate::shadow::{self, Replay, ShadowInFlight};
+use crate::shadow::{self, Detour, Replay, ShadowInFlight};
 use crate::state::State;
 use crate::time::{self, Moment};
 
@@ -106,7 +106,9 @@ fn count(state: &State, route: &Route, dispatched: &Dispatched) {
     let (cost, query) = (&route.pool().policy.cost, route.plan.query());
     if query.prompt_tokens > 0 {
         let detour = shadow::detour(cost, &query, &dispatched.candidates, dispatched.decision.index);
-        state.metrics.detoured(pool, detour);
+        if detour != Detour::default() {
+            state.metrics.detoured(pool, detour);
+        }
     }
 }
 
