@@ -13,7 +13,7 @@ pub struct Timeouts {
     pub between_tokens: Duration,
     /// Of an answer that is not streamed: to its header, and between two reads of it.
     pub read: Duration,
-    /// Between two writes of the request.
+    /// For each MiB of the request that the backend has to take.
     pub write: Duration,
     /// From the request read to the end of its answer, all attempts together.
     pub total: Option<Duration>,

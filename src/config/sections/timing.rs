@@ -15,7 +15,7 @@ pub struct Timeouts {
     /// Of an answer that is not streamed: from the request sent to its header, and between two reads of it; 600 s, 100 ms
     /// to 24 h.
     pub read: Duration,
-    /// Between two writes of a request; 30 s, 100 ms to 1 h.
+    /// For each MiB of a request that a backend has to take; 30 s, 100 ms to 1 h.
     pub write: Duration,
     /// From the request read to the end of its answer, all attempts together; `None`, in the file none, 100 ms to 24 h.
     pub total: Option<Duration>,
