@@ -94,7 +94,7 @@ pub(super) async fn explain(
     let snapshot = state.snapshot.load_full();
     let class = caller.map(|caller| caller.priority());
     let head = Head { is_post: true, path, headers: &HeaderMap::new(), class };
-    let (index, plan) = plan(state, &snapshot, head, &body.clone().into()).await?;
+    let (index, plan) = plan(state, &snapshot, head, body).await?;
     let pool = &snapshot.pools()[index];
     if let Some(caller) = caller {
         let permitted = caller.permits(plan.model.as_deref(), pool.pool.name());

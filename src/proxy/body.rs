@@ -3,7 +3,6 @@
 //! Over HTTP/1 it is read past Pingora, which has one byte in its place ([`downstream::body`]).
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,7 +16,6 @@ use super::spare;
 use crate::budget::{ByteBudget, NoRoom, Reservation};
 use crate::config::Limits;
 use crate::downstream;
-use crate::request::Seen;
 
 /// What a body reserves first. It doubles as bytes arrive: a stated length is only a claim, and clients that claim much and
 /// send a byte now and then must not keep others out, many as they may be.
@@ -26,9 +24,6 @@ const FIRST_STEP_BYTES: usize = 8 * 1024;
 /// Unread bytes of a refused body that are read and dropped, so that the client sees the reply and not a reset.
 const DRAIN_BYTES: usize = 256 * 1024;
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-
-/// A body of more is looked at piece by piece as it comes: it is more than a core has of cache for itself.
-const LONG_BYTES: usize = 512 * 1024;
 
 /// What a body may cost.
 #[derive(Debug, Clone, Copy)]
@@ -44,17 +39,8 @@ pub struct BodyLimits {
 /// A body held whole. Dropping it gives its share of the budget back.
 #[derive(Debug)]
 pub struct Buffered {
-    document: Document,
+    bytes: Bytes,
     _reserved: Reservation,
-}
-
-/// The bytes of a body, and what was seen of them if they are many.
-#[derive(Debug, Clone, Default)]
-pub struct Document {
-    /// All of it.
-    pub bytes: Bytes,
-    /// [`Seen`] of them.
-    pub seen: Option<Arc<Seen>>,
 }
 
 /// Why a body could not be held.
@@ -90,41 +76,28 @@ impl BodyLimits {
     }
 }
 
-// === impl Document ===
-
-impl From<Bytes> for Document {
-    fn from(bytes: Bytes) -> Self {
-        Self { bytes, seen: None }
-    }
-}
-
 // === impl Buffered ===
 
 impl Buffered {
     /// A share of the bytes; no copy.
     pub fn bytes(&self) -> Bytes {
-        self.document.bytes.clone()
-    }
-
-    /// The same, with what was seen of them.
-    pub fn document(&self) -> Document {
-        self.document.clone()
+        self.bytes.clone()
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.document.bytes.len()
+        self.bytes.len()
     }
 
     /// Whether the request had no body.
     pub fn is_empty(&self) -> bool {
-        self.document.bytes.is_empty()
+        self.bytes.is_empty()
     }
 }
 
 impl Drop for Buffered {
     fn drop(&mut self) {
-        spare::give(std::mem::take(&mut self.document.bytes));
+        spare::give(std::mem::take(&mut self.bytes));
     }
 }
 
@@ -147,7 +120,6 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
         reserved: Reservation::default(),
         room: 0,
         body: spare::take(stated.unwrap_or(0)),
-        seen: Seen::default(),
     };
     let reading = async {
         continue_if_expected(session).await?;
@@ -160,8 +132,7 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
         Ok(done) => done?,
         Err(_) => return Err(BodyError::TimedOut(limits.body_timeout)),
     }
-    let seen = (!reader.seen.is_empty()).then(|| Arc::new(reader.seen));
-    Ok(Buffered { document: Document { bytes: reader.body.freeze(), seen }, _reserved: reader.reserved })
+    Ok(Buffered { bytes: reader.body.freeze(), _reserved: reader.reserved })
 }
 
 /// Reads and drops what is left of a body that nobody wants, within bounds; whether it was read to its end. Otherwise the
@@ -203,7 +174,6 @@ struct Reader<'a> {
     /// Bytes that `reserved` covers.
     room: usize,
     body: BytesMut,
-    seen: Seen,
 }
 
 impl Reader<'_> {
@@ -212,12 +182,9 @@ impl Reader<'_> {
         self.stated.unwrap_or(self.limits.max_body_bytes)
     }
 
-    /// Covers what has come, and looks at it if it is much.
+    /// Covers what has come.
     async fn cover(&mut self) -> Result<(), BodyError> {
         let length = self.body.len();
-        if length > LONG_BYTES {
-            self.seen.look(&self.body);
-        }
         if length > self.limits.max_body_bytes {
             return Err(BodyError::TooLarge { limit: self.limits.max_body_bytes });
         }

@@ -86,9 +86,9 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     }
     let received = time::now();
     let snapshot = state.snapshot.load_full();
-    let document = ctx.body.as_ref().map(body::Buffered::document).unwrap_or_default();
+    let bytes = ctx.body.as_ref().map(body::Buffered::bytes).unwrap_or_default();
     let head = plan::Head::of(session.req_header(), ctx.caller.as_ref().map(|caller| caller.priority()));
-    let planned = plan::plan(&ctx.state(), &snapshot, head, &document).await;
+    let planned = plan::plan(&ctx.state(), &snapshot, head, &bytes).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
     callers::permit(ctx, &snapshot.pools()[pool], &plan).map_err(|reject| ctx.refuse(reject))?;
     if let Some(failure) = plan.tokenizing {

@@ -14,7 +14,6 @@ use tokio::runtime::Handle;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::blocks::{Cutter, PromptBlocks};
-use super::body::Document;
 use super::reject::Reject;
 use crate::pool::{Answer, PoolSnapshot, Snapshot};
 use crate::prefix::{BlockHash, Chain, Sample};
@@ -89,9 +88,9 @@ pub async fn plan(
     state: &Arc<State>,
     snapshot: &Arc<Snapshot>,
     head: Head<'_>,
-    body: &Document,
+    body: &Bytes,
 ) -> Result<(usize, Plan), Reject> {
-    if body.bytes.len() <= INLINE_BYTES {
+    if body.len() <= INLINE_BYTES {
         return plan_here(snapshot, head, body, &state.responses).await;
     }
     let (path, headers) = (head.path.to_owned(), head.headers.clone());
@@ -107,13 +106,13 @@ pub async fn plan(
 async fn plan_here(
     snapshot: &Snapshot,
     head: Head<'_>,
-    body: &Document,
+    body: &Bytes,
     responses: &ResponseOwners,
 ) -> Result<(usize, Plan), Reject> {
     let Some(endpoint) = Endpoint::of(head.path).filter(|_| head.is_post) else {
-        return plan_other(snapshot, head, model_of(head, &body.bytes), responses);
+        return plan_other(snapshot, head, model_of(head, body), responses);
     };
-    let request = match request::read_seen(endpoint, &body.bytes, body.seen.as_deref()) {
+    let request = match request::read(endpoint, body) {
         Ok(request) => request,
         // The engine is the judge of a request without a body.
         Err(ReadError::Empty) => {
@@ -125,7 +124,7 @@ async fn plan_here(
     let model = request.model.as_deref();
     let pool =
         snapshot.pool_for(model).ok_or_else(|| Reject::UnknownModel { model: model.unwrap_or_default().to_owned() })?;
-    let tokenized = tokenize(&snapshot.pools()[pool], endpoint, &body.bytes).await;
+    let tokenized = tokenize(&snapshot.pools()[pool], endpoint, body).await;
     let ids = tokenized.as_ref().and_then(|tokenized| tokenized.as_ref().ok());
     let plan = plan_prompt(&snapshot.pools()[pool], head, &request, ids, responses);
     let tokenizing = tokenized.as_ref().map(|tokenized| tokenized.as_ref().err().copied());

@@ -4,7 +4,7 @@
 //! are therefore held apart and joined at the end in the order of chat templates: tools, documents, template options,
 //! system, messages. `tool_choice`, `response_format` and sampling options do not reach the prompt.
 
-use super::json::{JsonError, Kind, RawStr, Scanner, Seen};
+use super::json::{JsonError, Kind, RawStr, Scanner};
 use super::plain::{self, Batch, Side};
 use super::prompt::{Header, Segment, Segments};
 use super::{Endpoint, PromptRequest, ReadError, chat, media};
@@ -48,13 +48,9 @@ struct Settings<'a> {
 }
 
 /// Reads a whole document. Too deep a one is taken for JSON and gives what was read before that point, without prompts.
-pub(super) fn read<'a>(
-    endpoint: Endpoint,
-    document: &'a [u8],
-    seen: Option<&'a Seen>,
-) -> Result<PromptRequest<'a>, ReadError> {
+pub(super) fn read<'a>(endpoint: Endpoint, document: &'a [u8]) -> Result<PromptRequest<'a>, ReadError> {
     let mut body = Body::new(endpoint);
-    match body.read(&mut Scanner::of_seen(document, seen)) {
+    match body.read(&mut Scanner::new(document)) {
         Ok(()) => Ok(body.finish()),
         Err(JsonError::TooDeep) => Ok(body.settings.apply(body.request)),
         Err(JsonError::NotJson { offset, what }) => Err(ReadError::NotJson { offset, what }),

@@ -17,7 +17,6 @@ mod tests;
 
 use smallvec::SmallVec;
 
-pub use marks::Seen;
 pub(crate) use string::RawStr;
 
 /// Nested arrays and objects that a skipped value may have. Engines' parsers give up at about 1,000; beyond this the
@@ -49,8 +48,6 @@ pub(crate) enum Kind {
 pub(crate) struct Scanner<'a> {
     input: &'a [u8],
     at: usize,
-    /// What is known of the input, if it was looked at before.
-    seen: Option<&'a Seen>,
 }
 
 /// Whether each open bracket is an object (1) or an array (0), innermost last.
@@ -67,17 +64,12 @@ impl<'a> Scanner<'a> {
     /// Starts at the first byte of a whole document, after a byte-order mark.
     pub(crate) fn new(document: &'a [u8]) -> Self {
         let at = if document.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
-        Self { input: document, at, seen: None }
-    }
-
-    /// The same for a document that was looked at while it came.
-    pub(crate) fn of_seen(document: &'a [u8], seen: Option<&'a Seen>) -> Self {
-        Self { seen, ..Self::new(document) }
+        Self { input: document, at }
     }
 
     /// Starts at a value that [`Scanner::skip`] returned.
     pub(crate) fn of_value(value: &'a [u8]) -> Self {
-        Self { input: value, at: 0, seen: None }
+        Self { input: value, at: 0 }
     }
 
     /// Bytes read so far.
@@ -151,7 +143,7 @@ impl<'a> Scanner<'a> {
             return self.fail("expected a string");
         }
         let start = self.at + 1;
-        match string::end_of(self.input, start, self.seen) {
+        match string::end_of(self.input, start) {
             Ok((end, escapes)) => {
                 self.at = end + 1;
                 work::add(self.at - start);

@@ -28,7 +28,6 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-pub use json::Seen;
 pub(crate) use json::{JsonError, Kind, Scanner};
 pub use opening::{MAX_WHOLE_BYTES, Opening, Verdict};
 pub use prompt::{MAX_SEGMENTS, MEDIA_BYTES, Prompt};
@@ -121,22 +120,10 @@ pub enum ReadError {
 /// [`ReadError`] if the body is empty or not JSON. Nesting too deep to follow is not an error: it gives a request
 /// without prompts.
 pub fn read(endpoint: Endpoint, body: &[u8]) -> Result<PromptRequest<'_>, ReadError> {
-    read_seen(endpoint, body, None)
-}
-
-/// The same for a body that may have been looked at while it came: `seen` is of `body`, and of nothing else.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_seen<'a>(
-    endpoint: Endpoint,
-    body: &'a [u8],
-    seen: Option<&'a Seen>,
-) -> Result<PromptRequest<'a>, ReadError> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Err(ReadError::Empty);
     }
-    body::read(endpoint, body, seen)
+    body::read(endpoint, body)
 }
 
 // === impl Endpoint ===

@@ -16,48 +16,6 @@ pub(super) struct Marks {
     pub(super) is_ascii: bool,
 }
 
-/// The marks of a long document, found while it comes: each piece is looked at when it has just been read, and in the
-/// processor's caches for that. When the document is whole it is not any more, and to look at it then takes twice as long.
-#[derive(Debug, Default)]
-pub struct Seen {
-    /// [`Marks::special`] of each whole block from the beginning on.
-    special: Vec<u64>,
-    /// [`Marks::is_ascii`] of each.
-    is_ascii: Vec<bool>,
-}
-
-// === impl Seen ===
-
-impl Seen {
-    /// Whether nothing was seen.
-    pub fn is_empty(&self) -> bool {
-        self.special.is_empty()
-    }
-
-    /// Looks at what has come since the last look of `document`, which has grown at its end.
-    pub fn look(&mut self, document: &[u8]) {
-        let (blocks, _) = document.get(self.special.len() * BLOCK_BYTES..).unwrap_or_default().as_chunks();
-        self.special.reserve(blocks.len());
-        self.is_ascii.reserve(blocks.len());
-        for marks in blocks.iter().map(of_block) {
-            self.special.push(marks.special);
-            self.is_ascii.push(marks.is_ascii);
-        }
-    }
-
-    /// What is in the block that starts at `at`, if all of it was seen. It is said not to be ASCII as well if a byte near it
-    /// is not.
-    #[inline]
-    pub(super) fn marks(&self, at: usize) -> Option<Marks> {
-        let (block, shift) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
-        let (&[low, high], &are_ascii) =
-            (self.special.get(block..)?.first_chunk()?, self.is_ascii.get(block..)?.first_chunk::<2>()?);
-        // In two steps: all of `high` may have to go.
-        let special = low >> shift | high << 1 << (BLOCK_BYTES - 1 - shift);
-        Some(Marks { special, is_ascii: are_ascii == [true; 2] })
-    }
-}
-
 /// What is in the block of `input` that starts at `at`. What is missing of it behind the end counts as spaces.
 #[inline]
 pub(super) fn marks(input: &[u8], at: usize) -> Marks {
@@ -103,22 +61,6 @@ mod tests {
             let is_special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
             let special = block.iter().enumerate().map(|(nth, byte)| u64::from(is_special(byte)) << nth).sum();
             prop_assert_eq!(marks(&bytes, at), Marks { special, is_ascii: block.is_ascii() });
-        }
-
-        #[test]
-        fn what_was_seen_is_what_is_there(bytes in prop::collection::vec(prop_oneof![3 => 0x1E..0x24_u8, 10 => 0x40..0x80_u8, 1 => 0x7E..0x82_u8], 0..500), cut in 0..500_usize) {
-            let mut seen = Seen::default();
-            seen.look(&bytes[..cut.min(bytes.len())]);
-            seen.look(&bytes);
-            for at in 0..bytes.len() {
-                let Some(found) = seen.marks(at) else {
-                    prop_assert!(at / BLOCK_BYTES + 2 > bytes.len() / BLOCK_BYTES, "only the end is not seen");
-                    continue;
-                };
-                let there = marks(&bytes, at);
-                prop_assert_eq!(found.special, there.special);
-                prop_assert!(there.is_ascii || !found.is_ascii);
-            }
         }
     }
 }

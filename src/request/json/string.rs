@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::marks::{BLOCK_BYTES, Seen, marks};
+use super::marks::{BLOCK_BYTES, marks};
 use crate::request::writer::Writer;
 
 /// The bytes between a string's quotes, as they are spelled.
@@ -203,11 +203,11 @@ fn hex_unit(input: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
 }
 
-/// The offset of the quote that ends the string whose text starts at `start`, and how it is spelled. `seen` is of `input`.
-pub(super) fn end_of(input: &[u8], start: usize, seen: Option<&Seen>) -> Result<(usize, Escapes), BadString> {
+/// The offset of the quote that ends the string whose text starts at `start`, and how it is spelled.
+pub(super) fn end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString> {
     let (mut at, mut escapes, mut is_ascii) = (start, Escapes::None, true);
     while at < input.len() {
-        let block = seen.and_then(|seen| seen.marks(at)).unwrap_or_else(|| marks(input, at));
+        let block = marks(input, at);
         is_ascii &= block.is_ascii;
         let (mut special, mut next) = (block.special, at + BLOCK_BYTES);
         while special != 0 {

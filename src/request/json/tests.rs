@@ -158,11 +158,7 @@ fn every_special_byte_is_found_at_every_place() {
             let mut bytes = vec![b'x'; 210];
             bytes[len] = special;
             bytes[len + 1] = 0x01;
-            assert_eq!(
-                string::end_of(&bytes, 0, None).map_or_else(|(at, _)| at, |(at, _)| at),
-                len,
-                "{special} at {len}"
-            );
+            assert_eq!(string::end_of(&bytes, 0).map_or_else(|(at, _)| at, |(at, _)| at), len, "{special} at {len}");
         }
     }
 }
@@ -171,10 +167,7 @@ fn every_special_byte_is_found_at_every_place() {
 fn bytes_next_to_the_special_ones_are_text() {
     let text: Vec<u8> = (0x20..=0xFF).filter(|byte| ![b'"', b'\\'].contains(byte)).cycle().take(500).collect();
     let input = [text.as_slice(), b"\""].concat();
-    assert_eq!(
-        string::end_of(&input, 0, None),
-        Err((text.iter().position(|byte| *byte >= 0x80).unwrap(), "invalid UTF-8"))
-    );
+    assert_eq!(string::end_of(&input, 0), Err((text.iter().position(|byte| *byte >= 0x80).unwrap(), "invalid UTF-8")));
 }
 
 #[test]
