@@ -35,18 +35,14 @@ pub(super) fn give_up(state: &State, ctx: &mut RequestContext) -> Box<Error> {
     ctx.refuse(Reject::TimedOut(TimeLimit::Total))
 }
 
-/// The attempt has its connection.
-pub(super) fn begin(rounds: &Arc<Rounds>, ctx: &mut RequestContext) {
+/// The attempt has its connection, and is watched from now on. None if there is no attempt.
+pub(super) fn begin(rounds: &Arc<Rounds>, ctx: &mut RequestContext) -> Option<Watching> {
     let end = ctx.end();
-    let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return };
+    let (Some(route), Some(attempt)) = (&ctx.route, &mut ctx.attempt) else { return None };
     let asked = if route.plan.is_stream { Asked::Streamed } else { Asked::Whole };
     let deadlines = Deadlines::new(route.pool().timeouts, asked, time::now(), end);
-    attempt.watch = Some(Watch::begin(rounds, deadlines));
-}
-
-/// What watches the attempt.
-pub(super) fn watching(ctx: &RequestContext) -> Option<Watching> {
-    Some(ctx.attempt.as_ref()?.watch.as_ref()?.watching())
+    let watch = attempt.watch.insert(Watch::begin(rounds, deadlines));
+    Some(watch.watching())
 }
 
 /// The limit that `error` is about.

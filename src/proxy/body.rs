@@ -12,7 +12,6 @@ use pingora_core::ErrorType;
 use pingora_core::protocols::http::server::Session as HttpSession;
 use tokio::time::timeout;
 
-use super::spare;
 use crate::budget::{ByteBudget, NoRoom, Reservation};
 use crate::config::Limits;
 use crate::downstream;
@@ -95,12 +94,6 @@ impl Buffered {
     }
 }
 
-impl Drop for Buffered {
-    fn drop(&mut self) {
-        spare::give(std::mem::take(&mut self.bytes));
-    }
-}
-
 // === reading ===
 
 /// Reads the body of `session` to its end.
@@ -113,14 +106,8 @@ pub async fn read(session: &mut HttpSession, limits: &BodyLimits, budget: &ByteB
         return Err(BodyError::TooLarge { limit: limits.max_body_bytes });
     }
     let stated = expected.and_then(|length| usize::try_from(length).ok());
-    let mut reader = Reader {
-        limits,
-        budget,
-        stated,
-        reserved: Reservation::default(),
-        room: 0,
-        body: spare::take(stated.unwrap_or(0)),
-    };
+    let mut reader =
+        Reader { limits, budget, stated, reserved: Reservation::default(), room: 0, body: BytesMut::new() };
     let reading = async {
         continue_if_expected(session).await?;
         match session.is_http2() {

@@ -222,6 +222,15 @@ mod tests {
         assert!(!connections.sweep(later), "nobody is left to look at");
     }
 
+    #[tokio::test]
+    async fn so_many_are_kept_and_no_more() {
+        let (connections, peer) = (connections(), peer(1, HOUR));
+        let _kept: Vec<DuplexStream> = (0..MAX_KEPT).map(|_| keep(&connections, &peer)).collect();
+        let mut refused = keep(&connections, &peer);
+        assert_eq!(refused.read(&mut [0; 8]).await.unwrap(), 0, "closed at once");
+        assert_eq!(connections.kept.lock().count, MAX_KEPT);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn they_are_looked_at_for_as_long_as_there_are_some() {
         let (connections, peer) = (connections(), peer(1, HOUR));

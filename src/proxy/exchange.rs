@@ -11,9 +11,9 @@
 use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
 use pingora_core::protocols::http::HttpTask;
@@ -28,8 +28,9 @@ use tokio::task::unconstrained;
 use super::body::Buffered;
 use super::connections::Connections;
 use super::context::RequestContext;
-use super::limits::{Rounds, Watching};
-use super::{attend, forward, hedge, hold, keep_alive, peer, response, retry};
+use super::limits::Watching;
+use super::reject::Reject;
+use super::{Gateway, attend, forward, hedge, hold, keep_alive, peer, response, retry};
 use crate::downstream::{self, Rewrite};
 use crate::state::State;
 
@@ -45,18 +46,9 @@ const PIECE_BYTES: usize = 1024 * 1024;
 
 type Tasks = SmallVec<[HttpTask; MOST_TASKS]>;
 
-/// What an exchange needs besides the request.
-pub(super) struct Outfit<'a> {
-    pub(super) state: &'a Arc<State>,
-    pub(super) connections: &'a Arc<Connections>,
-    pub(super) rounds: &'a Arc<Rounds>,
-}
-
 /// What came of sending a request.
 struct Sent {
-    /// Whether all of it was sent.
-    is_whole: bool,
-    /// Why not. A backend that has closed its ear may answer all the same.
+    /// Why not all of it was sent. A backend that takes no more may answer all the same.
     fault: Option<Box<Error>>,
     /// What has come of the answer already.
     tasks: Tasks,
@@ -66,17 +58,17 @@ struct Sent {
 ///
 /// # Errors
 /// Nobody has answered, or the answer could not be passed on to its end.
-pub(super) async fn serve(outfit: &Outfit<'_>, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+pub(super) async fn serve(gateway: &Gateway, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
     loop {
-        match attempt(outfit, session, ctx).await {
+        match attempt(gateway, session, ctx).await {
             Err(error) if error.retry() => {}
             ended => return ended,
         }
     }
 }
 
-async fn attempt(outfit: &Outfit<'_>, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
-    let Outfit { state, connections, rounds } = outfit;
+async fn attempt(gateway: &Gateway, session: &mut Session, ctx: &mut RequestContext) -> Result<()> {
+    let Gateway { state, connections, rounds, .. } = gateway;
     let mut peer = peer::choose(state, session, ctx).await?;
     attend::prepare(state, &mut peer, ctx)?;
     hedge::arm(ctx, &mut peer);
@@ -91,8 +83,8 @@ async fn attempt(outfit: &Outfit<'_>, session: &mut Session, ctx: &mut RequestCo
     }
     let mut backend = HttpSession::new_with_options(wire, &*peer);
     backend.write_timeout = peer.options.write_timeout.filter(|_| body_bytes > BUFFERED_BYTES);
-    attend::begin(rounds, ctx);
-    match exchange(state, header, backend, session, ctx).await {
+    let Some(watching) = attend::begin(rounds, ctx) else { return Err(ctx.refuse(Reject::Internal)) };
+    match exchange(state, header, backend, &watching, session, ctx).await {
         Ok(Some(backend)) => keep(connections, &peer, backend).await,
         Ok(None) => {}
         Err(error) => return Err(retry::after_exchange_failure(state, session, ctx, error, is_reused)),
@@ -113,29 +105,28 @@ async fn exchange(
     state: &Arc<State>,
     header: Box<RequestHeader>,
     mut backend: HttpSession,
+    watching: &Watching,
     session: &mut Session,
     ctx: &mut RequestContext,
 ) -> Result<Option<HttpSession>> {
-    let Some(watching) = attend::watching(ctx) else { return Err(Error::new_in(ErrorType::InternalError)) };
-    let Sent { is_whole, mut fault, mut tasks } = send(header, &mut backend, session, ctx, &watching).await?;
+    let Sent { fault, mut tasks } = send(header, &mut backend, session, ctx, watching).await?;
     loop {
         let passed = take(state, tasks, session, ctx).await?;
         if !passed.is_empty() {
             let mut writing = pin!(session.downstream_session.response_duplex_vec(passed));
-            let Some(written) = watching.unless_over(writing.as_mut()).await else {
+            let Some(is_end) = watching.unless_over(writing.as_mut()).await else {
                 // The backend has nothing more to do. The client gets what was on its way, and can be told then.
                 drop(backend);
-                writing.await?;
-                return Err(over());
+                return if writing.await? { Ok(None) } else { Err(over()) };
             };
-            if written? {
-                return Ok(is_whole.then_some(backend));
+            if is_end? {
+                return Ok(fault.is_none().then_some(backend));
             }
         }
-        tasks = match next(&mut backend, session, &watching).await {
+        tasks = match next(&mut backend, session, watching).await {
             Ok(tasks) => tasks,
             // What kept the request from being sent says more than that nothing came of it.
-            Err(error) if *error.esource() == ErrorSource::Upstream => return Err(fault.take().unwrap_or(error)),
+            Err(error) if *error.esource() == ErrorSource::Upstream => return Err(fault.unwrap_or(error)),
             Err(error) => return Err(error),
         };
     }
@@ -161,14 +152,15 @@ async fn send(
         Ok(())
     };
     let sent: Result<()> = in_time(session, watching, sending).await?;
-    let mut sent = Sent { is_whole: sent.is_ok(), fault: sent.err().map(|error| error.into_up()), tasks: Tasks::new() };
-    if let Some(late) = sent.fault.take_if(|fault| *fault.etype() == ErrorType::WriteTimedout) {
-        take_ready(backend, &mut sent.tasks);
-        if !matches!(sent.tasks.first(), Some(HttpTask::Header(..))) {
-            return Err(late);
+    let (fault, mut tasks) = (sent.err().map(|error| error.into_up()), Tasks::new());
+    match fault {
+        Some(late) if *late.etype() == ErrorType::WriteTimedout => {
+            take_ready(backend, &mut tasks);
+            let has_answered = matches!(tasks.first(), Some(HttpTask::Header(..)));
+            if has_answered { Ok(Sent { fault: Some(late), tasks }) } else { Err(late) }
         }
+        fault => Ok(Sent { fault, tasks }),
     }
-    Ok(sent)
 }
 
 /// The next pieces of the answer: waits for one, and takes those that are there behind it.
@@ -199,9 +191,7 @@ fn take_ready(backend: &mut HttpSession, tasks: &mut Tasks) {
 async fn in_time<T>(session: &mut Session, watching: &Watching, work: impl Future<Output = T>) -> Result<T> {
     tokio::select! {
         biased;
-        done = watching.awaiting(work) => {
-            done.ok_or_else(over)
-        }
+        done = watching.awaiting(work) => done.ok_or_else(over),
         error = gone(session) => Err(error),
     }
 }
@@ -221,10 +211,7 @@ pub(super) async fn gone(session: &mut Session) -> Box<Error> {
 
 /// What comes of `work`, if that is there already.
 pub(super) fn now<F: Future>(work: F) -> Option<F::Output> {
-    match pin!(unconstrained(work)).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
-    }
+    unconstrained(work).now_or_never()
 }
 
 /// Sees pieces of the answer on their way; what is passed on.
@@ -270,9 +257,9 @@ async fn take_header(
         held.keep(header, rewrite);
         return if is_end { take_body(state, None, true, session, ctx, passed) } else { Ok(()) };
     }
-    pass_header(header, rewrite, session, ctx, passed);
+    pass_header(header, rewrite, is_end, session, ctx, passed);
     if is_end {
-        passed.push(HttpTask::Done);
+        attend::end(ctx);
     }
     Ok(())
 }
@@ -286,7 +273,7 @@ fn take_body(
     passed: &mut Vec<HttpTask>,
 ) -> Result<()> {
     if let Some((header, rewrite)) = hold::look(state, &mut bytes, is_end, ctx)? {
-        pass_header(header, rewrite, session, ctx, passed);
+        pass_header(header, rewrite, false, session, ctx, passed);
     }
     response::watch(state, bytes.as_ref(), is_end, ctx);
     if let Some(unstreamed) = &mut ctx.answer.unstreamed {
@@ -302,13 +289,16 @@ fn take_body(
 fn pass_header(
     header: Box<ResponseHeader>,
     rewrite: Rewrite,
+    is_end: bool,
     session: &Session,
     ctx: &RequestContext,
     passed: &mut Vec<HttpTask>,
 ) {
     if !ctx.is_opened {
         downstream::rewrite(session, rewrite);
-        passed.push(HttpTask::Header(header, false));
+        passed.push(HttpTask::Header(header, is_end));
+    } else if is_end {
+        passed.push(HttpTask::Done);
     }
 }
 

@@ -34,7 +34,6 @@ mod reject;
 mod reply;
 mod response;
 mod retry;
-mod spare;
 mod trace;
 mod waiting;
 mod wire;
@@ -54,7 +53,6 @@ pub use reject::Reject;
 use crate::state::State;
 use connections::Connections;
 use context::RequestContext;
-use exchange::Outfit;
 use limits::Rounds;
 
 /// The proxy application.
@@ -95,8 +93,7 @@ impl ProxyHttp for Gateway {
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
         if !intake::take(&self.state, session, ctx).await? {
-            let outfit = Outfit { state: &self.state, connections: &self.connections, rounds: &self.rounds };
-            exchange::serve(&outfit, session, ctx).await?;
+            exchange::serve(self, session, ctx).await?;
         }
         Ok(true)
     }

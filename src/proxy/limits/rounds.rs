@@ -105,6 +105,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_come_counts_and_so_does_who_is_waited_for() {
+        tokio::time::pause();
         let rounds = Arc::new(Rounds::default());
         let late = watch(&rounds, Duration::ZERO);
         let watched = late.watching();
