@@ -17,6 +17,10 @@ use warmgate::request::{Endpoint, read};
 use warmgate::routing::{Query, dispatch};
 use warmgate::time::Moment;
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Those of 32 tokens, the smallest that prompts are cut into.
 const BLOCK_BYTES: NonZeroU32 = NonZeroU32::new(128).unwrap();
 
@@ -71,6 +75,7 @@ fn chat(bytes: usize, words_a_line: usize) -> Vec<u8> {
 fn blocks(body: &[u8]) -> Chain {
     let request = read(Endpoint::ChatCompletions, body).expect("a chat");
     let mut hasher = BlockHasher::new(prompt_root("m", None, None, false), BLOCK_BYTES);
+    hasher.reserve(request.prompts[0].expected_bytes());
     request.prompts[0].canonical(&mut |bytes| hasher.update(bytes));
     hasher.finish()
 }

@@ -1,7 +1,7 @@
 //! Chained block hashes of a prompt, made while its bytes stream by.
 //!
-//! A block's content is hashed by XXH3-64 (Yann Collet's xxHash), and its hash is that of the content's hash, seeded with its
-//! parent's: hashing the content waits for nothing, and the chain, which cannot but go block by block, is short. The first
+//! A block's content is hashed by XXH3-64 (Yann Collet's xxHash), and the chain mixes its parent's hash into that: hashing the
+//! content waits for nothing, and the mixing, which cannot but go block by block, is one multiplication. The first
 //! block's parent is the root, which stands for all that separates caches. Two chains are therefore equal up
 //! to the first block that differs and, chance of 64 bits aside, nowhere behind it. The last, partial block has no hash.
 //! A block that lies whole in one piece of input is hashed where it lies.
@@ -12,17 +12,13 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::BlockHash;
 
 /// Blocks hashed of one prompt, 8 MiB of hashes: 16 million tokens at 16 a block, beyond any context window. What lies
 /// behind them counts by length.
 pub const MAX_BLOCKS: usize = 1 << 20;
-
-/// Bytes of a block, mostly.
-const USUAL_BLOCK_BYTES: usize = 64;
 
 /// The prefix blocks of one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +35,7 @@ pub struct BlockHasher {
     parent: BlockHash,
     block_bytes: usize,
     /// The beginning of a block that is not whole yet; always shorter than a block.
-    partial: SmallVec<[u8; USUAL_BLOCK_BYTES]>,
+    partial: Vec<u8>,
     blocks: Vec<BlockHash>,
     prompt_bytes: u64,
 }
@@ -50,7 +46,13 @@ impl BlockHasher {
     /// Starts a chain at `root` (see [`root`]), with blocks of `block_bytes` bytes.
     pub fn new(root: BlockHash, block_bytes: NonZeroU32) -> Self {
         let block_bytes = usize::try_from(block_bytes.get()).unwrap_or(usize::MAX);
-        Self { parent: root, block_bytes, partial: SmallVec::new(), blocks: Vec::new(), prompt_bytes: 0 }
+        Self { parent: root, block_bytes, partial: Vec::new(), blocks: Vec::new(), prompt_bytes: 0 }
+    }
+
+    /// Makes room for the hashes of `bytes` more bytes at once.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.partial.reserve(bytes.min(self.block_bytes));
+        self.blocks.reserve((bytes / self.block_bytes).min(MAX_BLOCKS.saturating_sub(self.blocks.len())));
     }
 
     /// Adds the next bytes of the prompt.
@@ -93,8 +95,13 @@ fn hash_block(parent: BlockHash, block: &[u8]) -> BlockHash {
 }
 
 /// The hash of the block behind `parent` whose content has the hash `content`.
+///
+/// Both are spread over all their bits already, and only have to be kept apart from each other's place: multiplicative hashing
+/// (Knuth, The Art of Computer Programming 3, 6.4) by the golden ratio, whose high bits then go over the low ones.
 pub(super) fn chained(parent: BlockHash, content: u64) -> BlockHash {
-    BlockHash(xxh3_64_with_seed(&content.to_le_bytes(), parent.0))
+    const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
+    let product = (parent.0 ^ content).wrapping_mul(GOLDEN_RATIO);
+    BlockHash(product ^ product >> 32)
 }
 
 /// The root of the chains of one cache: a hash of everything that separates it from others. Each part's length is
@@ -140,7 +147,7 @@ mod tests {
         for start in (0..bytes.len()).step_by(block_bytes) {
             if start + block_bytes <= bytes.len() {
                 let content = xxh3_64(&bytes[start..start + block_bytes]);
-                parent = xxh3_64_with_seed(&content.to_le_bytes(), parent);
+                parent = chained(BlockHash(parent), content).0;
                 blocks.push(BlockHash(parent));
             }
         }

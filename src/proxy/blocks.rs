@@ -94,6 +94,7 @@ impl<'a> Cutter<'a> {
         let scale = self.pool.pool.scale();
         let block_bytes = scale.block_bytes();
         let mut hasher = BlockHasher::new(self.root(false), block_bytes);
+        hasher.reserve(prompt.expected_bytes());
         prompt.canonical(&mut |bytes| hasher.update(bytes));
         let chain = hasher.finish();
         PromptBlocks {

@@ -138,9 +138,13 @@ impl<'a> Scanner<'a> {
 
     /// Reads a string.
     pub(crate) fn string(&mut self) -> Scan<RawStr<'a>> {
+        self.quoted("expected a string")
+    }
+
+    fn quoted(&mut self, expected: &'static str) -> Scan<RawStr<'a>> {
         self.space();
         if self.byte() != Some(b'"') {
-            return self.fail("expected a string");
+            return self.fail(expected);
         }
         let start = self.at + 1;
         match string::end_of(self.input, start) {
@@ -287,11 +291,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn key(&mut self) -> Scan<RawStr<'a>> {
-        self.space();
-        if self.byte() != Some(b'"') {
-            return self.fail("expected a member name");
-        }
-        let key = self.string()?;
+        let key = self.quoted("expected a member name")?;
         self.expect(b':', "expected ':' after a member name")?;
         Ok(key)
     }

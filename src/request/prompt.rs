@@ -85,6 +85,9 @@ pub(super) struct Segments<'a> {
     has_media: bool,
 }
 
+/// What most conversations need at least, allocated at once: eight messages of a header and a text.
+const USUAL_SEGMENTS: usize = 16;
+
 const HEADER: u8 = 0xFF;
 pub(super) const END: u8 = 0xFE;
 const MEDIA: u8 = 0xFD;
@@ -112,6 +115,14 @@ impl<'a> Prompt<'a> {
             Content::Tokens { ids, .. } => ids.iter().for_each(|id| out.write(&id.to_le_bytes())),
         }
         out.finish();
+    }
+
+    /// About how many canonical bytes there will be: as many as what is said takes in the body.
+    pub fn expected_bytes(&self) -> usize {
+        match &self.content {
+            Content::Text(segments) => segments.iter().map(Segment::expected_bytes).sum(),
+            Content::Tokens { ids, .. } => size_of_val(ids.as_slice()),
+        }
     }
 
     /// Whether this prompt is token ids, not text.
@@ -159,6 +170,15 @@ impl fmt::Debug for Prompt<'_> {
 // === impl Segment ===
 
 impl Segment<'_> {
+    fn expected_bytes(&self) -> usize {
+        match self {
+            Self::Header(_, text) | Self::Text(text) => text.raw_len(),
+            Self::Part => 1,
+            Self::Media(_) => MEDIA_BYTES,
+            Self::Json(json) | Self::Tools(json) => json.len(),
+        }
+    }
+
     fn canonical(&self, out: &mut Writer<'_, impl FnMut(&[u8])>) {
         match self {
             Self::Header(header, name) => {
@@ -201,6 +221,9 @@ impl<'a> Segments<'a> {
 
     pub(super) fn push(&mut self, segment: Segment<'a>) {
         self.has_media |= matches!(segment, Segment::Media(_));
+        if self.list.capacity() == 0 {
+            self.list.reserve_exact(USUAL_SEGMENTS);
+        }
         self.list.push(segment);
     }
 

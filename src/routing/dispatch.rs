@@ -71,7 +71,7 @@ pub fn dispatch(
 
 impl From<Filtered> for NoBackend {
     fn from(filtered: Filtered) -> Self {
-        Self { excluded: filtered.excluded.into_vec(), full: filtered.full, deferred: None }
+        Self { excluded: filtered.excluded, full: filtered.full, deferred: None }
     }
 }
 
@@ -95,7 +95,7 @@ fn admit(
     answer: Answer,
     now: Moment,
 ) -> Option<Dispatched> {
-    let (candidates, pass) = (filtered.candidates.into_vec(), filtered.pass);
+    let Filtered { candidates, pass, .. } = filtered;
     let backend = &pool.backends.get(decision.index)?.backend;
     let permit = match backend.ejection().admission(now) {
         Admission::Open => None,

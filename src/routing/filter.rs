@@ -69,9 +69,9 @@ pub enum Pass {
 #[derive(Debug, Clone)]
 pub struct Filtered {
     /// In the order of the pool.
-    pub candidates: SmallVec<[Candidate; INLINE]>,
+    pub candidates: Vec<Candidate>,
     /// Index in the pool's snapshot, and the reason.
-    pub excluded: SmallVec<[(usize, Exclusion); INLINE]>,
+    pub excluded: Vec<(usize, Exclusion)>,
     /// Those of them that would be candidates if they were not full.
     pub full: Vec<Candidate>,
     /// How the candidates got through.
@@ -115,7 +115,8 @@ pub fn candidates(
     let pass = passes.into_iter().find(lets_any).unwrap_or(Pass::None);
 
     let pool_rate = pool.rate();
-    let mut filtered = Filtered { candidates: SmallVec::new(), excluded: SmallVec::new(), full: Vec::new(), pass };
+    let mut filtered =
+        Filtered { candidates: Vec::with_capacity(pool.backends.len()), excluded: Vec::new(), full: Vec::new(), pass };
     for (index, (backend, standing)) in pool.backends.iter().zip(&standings).enumerate() {
         if !standing.is_let_by(pass) {
             filtered.excluded.push((index, standing.exclusion.unwrap_or(Exclusion::Tried)));

@@ -28,7 +28,7 @@ use std::num::NonZeroU32;
 use crate::pool::{EngineState, LoadView, OtherRouters, Policy, PolicyKind};
 use crate::prefix::BlockHash;
 
-/// Candidates up to this number are held without allocation. More would cost more: such lists are moved, whole.
+/// Up to so many candidates what a decision works out about each is held without allocation.
 pub const INLINE: usize = 16;
 
 /// What a decision needs to know of the request.

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::marks::{BLOCK_BYTES, marks};
+use wide::i8x16;
+
+use super::marks::{BLOCK_BYTES, PIECE_BYTES, marks, near, not_plain, special};
 use crate::request::writer::Writer;
 
 /// The bytes between a string's quotes, as they are spelled.
@@ -59,16 +61,22 @@ impl<'a> RawStr<'a> {
     }
 
     /// The text in one piece; copied only if it has escapes.
+    #[inline]
     pub(crate) fn bytes(&self) -> Cow<'a, [u8]> {
-        if self.escapes == Escapes::None {
-            return Cow::Borrowed(self.raw);
+        match self.escapes {
+            Escapes::None => Cow::Borrowed(self.raw),
+            Escapes::Short | Escapes::Variant => Cow::Owned(self.unescaped()),
         }
+    }
+
+    #[cold]
+    fn unescaped(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(self.raw.len());
         let mut sink = |piece: &[u8]| text.extend_from_slice(piece);
         let mut out = Writer::new(&mut sink);
         write_with(self.raw, &mut out, escape_at, unescape);
         out.finish();
-        Cow::Owned(text)
+        text
     }
 
     /// The text as a `str`; lone surrogates become U+FFFD.
@@ -204,33 +212,61 @@ fn hex_unit(input: &[u8]) -> Option<u32> {
 }
 
 /// The offset of the quote that ends the string whose text starts at `start`, and how it is spelled.
+#[inline]
 pub(super) fn end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString> {
-    let (mut at, mut escapes, mut is_ascii) = (start, Escapes::None, true);
+    // Most strings are names and roles.
+    match near(input, start, not_plain) {
+        Some(end) if input.get(end) == Some(&b'"') => Ok((end, Escapes::None)),
+        _ => far_end_of(input, start),
+    }
+}
+
+#[inline(never)]
+fn far_end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString> {
+    let mut escapes = Escapes::None;
+    let stop = behind_escapes(input, start, not_plain, &mut escapes)?;
+    match input.get(stop) {
+        Some(b'"') => return Ok((stop, escapes)),
+        Some(0..0x20) => return Err(control_at(stop)),
+        _ => {}
+    }
+    let end = behind_escapes(input, stop, special, &mut escapes)?;
+    if input.get(end) != Some(&b'"') {
+        return Err(control_at(end));
+    }
+    check_utf8(input, start, end).map(|()| (end, escapes))
+}
+
+/// The offset of the first byte from `at` on that is looked for and does not belong to an escape.
+#[inline(always)]
+fn behind_escapes(
+    input: &[u8],
+    mut at: usize,
+    search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16,
+    escapes: &mut Escapes,
+) -> Result<usize, BadString> {
     while at < input.len() {
-        let block = marks(input, at);
-        is_ascii &= block.is_ascii;
-        let (mut special, mut next) = (block.special, at + BLOCK_BYTES);
-        while special != 0 {
-            let here = at + special.trailing_zeros() as usize;
-            match input.get(here) {
-                Some(b'"') => {
-                    return if is_ascii { Ok(()) } else { check_utf8(input, start, here) }.map(|()| (here, escapes));
-                }
-                Some(b'\\') => {
-                    let (behind, kind) = after_escape(input, here)?;
-                    escapes = escapes.max(kind);
-                    if behind - at >= BLOCK_BYTES {
-                        next = behind;
-                        break;
-                    }
-                    special &= u64::MAX << (behind - at);
-                }
-                _ => return Err((here, "control character in a string")),
+        let (mut found, mut next) = (marks(input, at, &search), at + BLOCK_BYTES);
+        while found != 0 {
+            let here = at + found.trailing_zeros() as usize;
+            if input.get(here) != Some(&b'\\') {
+                return Ok(here);
             }
+            let (behind, kind) = after_escape(input, here)?;
+            *escapes = (*escapes).max(kind);
+            if behind - at >= BLOCK_BYTES {
+                next = behind;
+                break;
+            }
+            found &= u64::MAX << (behind - at);
         }
         at = next;
     }
     Err((input.len(), "unterminated string"))
+}
+
+fn control_at(at: usize) -> BadString {
+    (at, "control character in a string")
 }
 
 fn check_utf8(input: &[u8], start: usize, end: usize) -> Result<(), BadString> {
