@@ -74,7 +74,7 @@ async fn an_informational_header_in_between_is_not_rewritten() {
     let (io, mut client) = tokio::io::duplex(1024);
     let mut downstream = around(io);
     let rewrite = downstream.rewrite.get_mut().insert(Rewrite::default());
-    rewrite.add("x-added", format_args!("yes")).unwrap();
+    rewrite.add("x-added", "yes").unwrap();
     let hints = b"HTTP/1.1 103 Early Hints\r\ndate: Sun, 29 Nov 2026 12:00:00 GMT\r\n\r\n";
     let answer = b"HTTP/1.1 200 OK\r\nDate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 2\r\n\r\n";
     for part in [&hints[..], answer, b"ok"] {

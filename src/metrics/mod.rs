@@ -21,7 +21,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::pool::{Change, TimeLimit, Trust, TrustReason};
-use crate::shadow::Detour;
+use crate::routing::Detour;
 use crate::tokens::NotTokenized;
 
 pub use hedges::{HedgeMetrics, HedgeOutcome};

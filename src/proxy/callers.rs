@@ -1,19 +1,18 @@
-//! Who calls: refuses those that may not, charges the others, and keeps their credentials from backends.
+//! Who calls: refuses those that may not, and charges the others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::AUTHORIZATION;
 use pingora_core::Result;
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
 
 use super::context::RequestContext;
 use super::plan::Plan;
 use super::reject::Reject;
 use super::trace::{makes_work, output_tokens};
-use crate::auth::{CREDENTIALS, Caller, Charge, Limited, Room, Spent, presented};
-use crate::pool::{Credentials, PoolSnapshot};
+use crate::auth::{Caller, Charge, Limited, Room, Spent, presented};
+use crate::pool::PoolSnapshot;
 use crate::request::Usage;
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -79,17 +78,6 @@ fn spent(ctx: &RequestContext, usage: Option<Usage>) -> Option<Spent> {
     Some(Spent { prompt, uncached: prompt.saturating_sub(cached), output })
 }
 
-/// Shows the backend the credentials that the pool says, and none of the caller's unless it says so.
-pub(super) fn show_credentials(request: &mut RequestHeader, credentials: &Credentials) -> Result<()> {
-    let Credentials::Own(own) = credentials else { return Ok(()) };
-    if request.headers.keys().any(|name| CREDENTIALS.contains(name)) {
-        for name in &CREDENTIALS {
-            request.remove_header(name);
-        }
-    }
-    own.as_ref().map_or(Ok(()), |own| request.insert_header(AUTHORIZATION, own.clone()))
-}
-
 /// Says what is left of the caller's limits, in the words of OpenAI's headers.
 pub(super) fn annotate(header: &mut ResponseHeader, caller: Option<&Arc<Caller>>) -> Result<()> {
     let Some(caller) = caller else { return Ok(()) };
@@ -140,30 +128,5 @@ mod tests {
             let full_in = Duration::from_millis(millis);
             assert_eq!(reset(Room { allowed: NonZeroU32::MIN, left: 0, full_in }), expected);
         }
-    }
-
-    #[test]
-    fn no_credential_of_the_caller_stays_unless_the_pool_says_so() {
-        let request = || {
-            let mut request = RequestHeader::build("POST", b"/", None).unwrap();
-            for name in &CREDENTIALS {
-                request.append_header(name.clone(), "theirs").unwrap();
-                request.append_header(name.clone(), "again").unwrap();
-            }
-            request.insert_header("x-other", "kept").unwrap();
-            request
-        };
-        let shown = |credentials: &Credentials| {
-            let mut request = request();
-            show_credentials(&mut request, credentials).unwrap();
-            let text = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();
-            request.headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect::<Vec<_>>()
-        };
-        assert_eq!(shown(&Credentials::Own(None)), ["x-other: kept"]);
-        let own = Credentials::Own(Some("Bearer ours".parse().unwrap()));
-        let mut with_own = shown(&own);
-        with_own.sort();
-        assert_eq!(with_own, ["authorization: Bearer ours", "x-other: kept"]);
-        assert_eq!(shown(&Credentials::Callers).len(), 2 * CREDENTIALS.len() + 1);
     }
 }

@@ -1,10 +1,7 @@
 //! The header of a request as a backend gets it: without what concerns the client's connection alone, framed anew, and with
 //! what the backend has to know.
 
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 use pingora_core::protocols::http::authority::raw_target_authority;
@@ -12,26 +9,13 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
 
-use super::callers;
 use super::context::RequestContext;
 use super::response::nominated;
+use crate::auth::CREDENTIALS;
+use crate::pool::Credentials;
 
 /// Which of its ranks an engine is to serve a request with; vLLM and SGLang know it.
 const X_DATA_PARALLEL_RANK: &str = "x-data-parallel-rank";
-
-/// What concerns one connection alone (RFC 9110, section 7.6.1), besides what `Connection` names.
-static HOP_BY_HOP: [HeaderName; 10] = [
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    HeaderName::from_static("http2-settings"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    CONNECTION,
-    UPGRADE,
-];
 
 /// What a client cannot have removed by naming it in `Connection`: a backend may go by it.
 static PROTECTED: [HeaderName; 4] = [
@@ -67,12 +51,32 @@ fn strip(request: &mut RequestHeader) -> Result<()> {
         let Some(names) = names else { return Err(invalid("what Connection names")) };
         names.iter().for_each(|name| drop(request.remove_header(name)));
     }
-    for name in HOP_BY_HOP.iter().chain([&EXPECT]) {
-        if request.headers.contains_key(name) {
-            request.remove_header(name);
-        }
-    }
+    remove(request, is_hop_by_hop);
     Ok(())
+}
+
+/// What concerns one connection alone (RFC 9110, section 7.6.1), besides what `Connection` names; and what was seen to.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "expect"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Removes the fields with such names.
+fn remove(request: &mut RequestHeader, is_removed: impl Fn(&HeaderName) -> bool) {
+    let names: SmallVec<[HeaderName; 2]> = request.headers.keys().filter(|name| is_removed(name)).cloned().collect();
+    names.iter().for_each(|name| drop(request.remove_header(name)));
 }
 
 /// Names the host in the field, where the request has it elsewhere; and has the target be a path: a whole URL is for proxies,
@@ -110,9 +114,16 @@ fn frame(request: &mut RequestHeader, ctx: &RequestContext) -> Result<()> {
         request.insert_header(X_DATA_PARALLEL_RANK, rank)?;
     }
     if let Some(route) = &ctx.route {
-        callers::show_credentials(request, &route.pool().credentials)?;
+        show_credentials(request, &route.pool().credentials)?;
     }
     request.insert_header("x-request-id", &ctx.request_id)
+}
+
+/// Shows the backend the credentials that the pool says, and none of the caller's unless it says so.
+fn show_credentials(request: &mut RequestHeader, credentials: &Credentials) -> Result<()> {
+    let Credentials::Own(own) = credentials else { return Ok(()) };
+    remove(request, |name| CREDENTIALS.contains(name));
+    own.as_ref().map_or(Ok(()), |own| request.insert_header(AUTHORIZATION, own.clone()))
 }
 
 /// Has the header say this length, in the field that says another, if there is one: over HTTP/1 that of a stand-in.
@@ -213,5 +224,30 @@ mod tests {
         assert_eq!((came.headers.get(HOST).unwrap(), came.raw_path()), (&HeaderValue::from_static("a:1"), &b"/x"[..]));
         came.set_uri("https://user@a:1/x".parse().unwrap());
         assert!(name_host(&mut came).is_err());
+    }
+
+    #[test]
+    fn no_credential_of_the_caller_stays_unless_the_pool_says_so() {
+        let request = || {
+            let mut request = RequestHeader::build("POST", b"/", None).unwrap();
+            for name in &CREDENTIALS {
+                request.append_header(name.clone(), "theirs").unwrap();
+                request.append_header(name.clone(), "again").unwrap();
+            }
+            request.insert_header("x-other", "kept").unwrap();
+            request
+        };
+        let shown = |credentials: &Credentials| {
+            let mut request = request();
+            show_credentials(&mut request, credentials).unwrap();
+            let text = |value: &http::HeaderValue| value.to_str().unwrap().to_owned();
+            request.headers.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&Credentials::Own(None)), ["x-other: kept"]);
+        let own = Credentials::Own(Some("Bearer ours".parse().unwrap()));
+        let mut with_own = shown(&own);
+        with_own.sort();
+        assert_eq!(with_own, ["authorization: Bearer ours", "x-other: kept"]);
+        assert_eq!(shown(&Credentials::Callers).len(), 2 * CREDENTIALS.len() + 1);
     }
 }

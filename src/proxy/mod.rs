@@ -78,10 +78,11 @@ impl Gateway {
 
 #[async_trait]
 impl ProxyHttp for Gateway {
-    type CTX = RequestContext;
+    // In a box: it would be a part of Pingora's state of a connection, which is moved for each request.
+    type CTX = Box<RequestContext>;
 
     fn new_ctx(&self) -> Self::CTX {
-        RequestContext::new(&self.state)
+        Box::new(RequestContext::new(&self.state))
     }
 
     // None: the default compresses responses, and a response's bytes are not ours to change.

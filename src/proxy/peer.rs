@@ -13,8 +13,8 @@ use super::waiting::{self, Found};
 use super::{callers, linger};
 use crate::metrics::BackendLabels;
 use crate::pool::{BackendSnapshot, Prediction};
-use crate::routing::{self, Dispatched, NoBackend, Pass, Query};
-use crate::shadow::{self, Detour, Replay, ShadowInFlight};
+use crate::routing::{self, Detour, Dispatched, NoBackend, Pass, Query};
+use crate::shadow::{Replay, ShadowInFlight};
 use crate::state::State;
 use crate::time::{self, Moment};
 
@@ -103,12 +103,9 @@ fn count(state: &State, route: &Route, dispatched: &Dispatched) {
         let backend = Arc::clone(chosen.backend.name());
         state.metrics.sent_to_draining(&BackendLabels { pool: Arc::clone(pool), backend });
     }
-    let (cost, query) = (&route.pool().policy.cost, route.plan.query());
-    if query.prompt_tokens > 0 {
-        let detour = shadow::detour(cost, &query, &dispatched.candidates, dispatched.decision.index);
-        if detour != Detour::default() {
-            state.metrics.detoured(pool, detour);
-        }
+    let detour = dispatched.decision.detour;
+    if detour != Detour::default() {
+        state.metrics.detoured(pool, detour);
     }
 }
 

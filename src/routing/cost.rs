@@ -82,7 +82,11 @@ pub fn work(uncached_tokens: u32, prompt_tokens: u32, model: &CostModel) -> f64 
 
 /// The costs of `candidates` for `query`, as the `cost` policy sees them.
 pub fn score(model: &CostModel, query: &Query, candidates: &[Candidate]) -> Costs {
-    let means = Means::of(query, candidates);
+    all(model, query, candidates, Means::of(query, candidates))
+}
+
+/// The same, with their means.
+pub(super) fn all(model: &CostModel, query: &Query, candidates: &[Candidate], means: Means) -> Costs {
     candidates.iter().map(|candidate| CostTerms::of(model, query, candidate, means)).collect()
 }
 

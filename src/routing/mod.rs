@@ -7,6 +7,7 @@
 
 mod backlog;
 mod cost;
+mod detour;
 mod dispatch;
 mod drain;
 mod filter;
@@ -15,6 +16,7 @@ mod pick;
 
 pub use backlog::Deferred;
 pub use cost::{CostTerms, Costs, score, work};
+pub use detour::Detour;
 pub use dispatch::{Dispatched, NoBackend, deferral, dispatch};
 pub use drain::OWN_TOKENS;
 pub use filter::{Exclusion, Filtered, Pass, candidates};
@@ -23,6 +25,7 @@ pub use outlook::Outlook;
 pub(crate) use cost::uncached_tokens;
 pub(crate) use pick::{in_turn, least_by};
 
+use std::cell::OnceCell;
 use std::num::NonZeroU32;
 
 use crate::pool::{EngineState, LoadView, OtherRouters, Policy, PolicyKind};
@@ -80,6 +83,8 @@ pub struct Decision {
     pub work: f64,
     /// The terms of its cost; [`score`] gives everyone's.
     pub cost: CostTerms,
+    /// What it pays for locality.
+    pub detour: Detour,
     /// Whether another candidate holds more of the prompt.
     pub is_spill: bool,
 }
@@ -97,8 +102,11 @@ pub fn prefix_key(blocks: &[BlockHash], block_tokens: NonZeroU32) -> Option<u64>
 /// Chooses one of `candidates` for `query`; none if there are none.
 pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mut fastrand::Rng) -> Option<Decision> {
     let means = cost::Means::of(query, candidates);
+    // Most policies have no use for them.
+    let known = OnceCell::new();
+    let costs = || known.get_or_init(|| cost::all(&policy.cost, query, candidates, means)).as_slice();
     let chosen = match policy.kind {
-        PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates, means),
+        PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates, costs()),
         PolicyKind::LocalityFirst { overload_factor } => pick::warmest(overload_factor, query, candidates),
         PolicyKind::PrefixAffinity => pick::by_hash(query.prefix_key, query, candidates),
         PolicyKind::ConsistentHash { overload_factor } => {
@@ -109,14 +117,18 @@ pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mu
         PolicyKind::RoundRobin => pick::in_turn(query.turn, candidates),
         PolicyKind::Random => pick::any(candidates, rng),
     }?;
+    let place = candidates.iter().position(|candidate| std::ptr::eq(candidate, chosen))?;
     let most_matched = candidates.iter().map(|candidate| candidate.matched_tokens).max()?;
     let uncached_tokens = cost::uncached_tokens(query.prompt_tokens, chosen.matched_tokens);
+    let detour = detour::detour(candidates, place, costs);
+    let cost = known.get().and_then(|costs| costs.get(place)).copied();
     Some(Decision {
         index: chosen.index,
         matched_tokens: query.prompt_tokens - uncached_tokens,
         uncached_tokens,
         work: work(uncached_tokens, query.prompt_tokens, &policy.cost),
-        cost: CostTerms::of(&policy.cost, query, chosen, means),
+        cost: cost.unwrap_or_else(|| CostTerms::of(&policy.cost, query, chosen, means)),
+        detour,
         is_spill: chosen.matched_tokens < most_matched,
     })
 }

@@ -8,8 +8,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use super::cost::{CostTerms, Means};
-use super::{Candidate, INLINE, Query};
+use super::{Candidate, CostTerms, INLINE, Query};
 use crate::pool::CostModel;
 
 /// 2^64 divided by the golden ratio.
@@ -21,10 +20,9 @@ pub(super) fn cheapest<'a>(
     model: &CostModel,
     query: &Query,
     candidates: &'a [Candidate],
-    means: Means,
+    costs: &[CostTerms],
 ) -> Option<&'a Candidate> {
-    let total = |candidate: &Candidate| CostTerms::of(model, query, candidate, means).total();
-    let totals: SmallVec<[f64; INLINE]> = candidates.iter().map(total).collect();
+    let totals: SmallVec<[f64; INLINE]> = costs.iter().map(CostTerms::total).collect();
     let lowest = totals.iter().copied().min_by(f64::total_cmp)?;
     let margin = model.near_seconds.max(lowest * model.near_share).max(0.0);
     let near = candidates.iter().zip(&totals).filter(|&(_, &total)| total <= lowest + margin);

@@ -18,7 +18,6 @@
 //! Memory is bounded for all pools together (`memory.rs`); where it ends caches hold less, under all policies alike.
 
 mod cache;
-mod detour;
 mod marks;
 mod memory;
 mod place;
@@ -44,7 +43,6 @@ use crate::pool::{CostModel, EngineState, Policy, PolicyKind};
 use crate::routing::{self, Candidate, INLINE, Query};
 use crate::time::Moment;
 
-pub use self::detour::{Detour, detour};
 pub use self::marks::Prompt;
 pub use self::memory::ShadowMemory;
 pub use self::place::{ShadowBackend, ShadowInFlight};
