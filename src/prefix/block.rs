@@ -90,6 +90,7 @@ impl BlockHasher {
     }
 }
 
+#[inline(always)]
 fn hash_block(parent: BlockHash, block: &[u8]) -> BlockHash {
     chained(parent, xxh3_64(block))
 }

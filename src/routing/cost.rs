@@ -82,11 +82,7 @@ pub fn work(uncached_tokens: u32, prompt_tokens: u32, model: &CostModel) -> f64 
 
 /// The costs of `candidates` for `query`, as the `cost` policy sees them.
 pub fn score(model: &CostModel, query: &Query, candidates: &[Candidate]) -> Costs {
-    all(model, query, candidates, Means::of(query, candidates))
-}
-
-/// The same, with their means.
-pub(super) fn all(model: &CostModel, query: &Query, candidates: &[Candidate], means: Means) -> Costs {
+    let means = Means::of(query, candidates);
     candidates.iter().map(|candidate| CostTerms::of(model, query, candidate, means)).collect()
 }
 

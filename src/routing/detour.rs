@@ -1,6 +1,6 @@
 //! What a real decision paid for locality, and what it got for it.
 
-use super::{Candidate, CostTerms};
+use super::CostTerms;
 
 /// A decision against the one that would have waited least. All zero for a decision that saves no prefill, or is for a backend
 /// that has no more cached than any other: it was taken for another reason than locality.
@@ -12,29 +12,24 @@ pub struct Detour {
     pub saved_prefill_seconds: f64,
 }
 
-/// Compares the candidate in the place `chosen` with the one of the least predicted TTFT. `costs` are those of all candidates, which
-/// are asked for only where one has less of the prompt than the chosen one.
-pub(super) fn detour<'a>(candidates: &[Candidate], chosen: usize, costs: impl FnOnce() -> &'a [CostTerms]) -> Detour {
-    let matched = candidates.get(chosen).map_or(0, |candidate| candidate.matched_tokens);
-    if candidates.iter().all(|candidate| candidate.matched_tokens >= matched) {
-        return Detour::default();
-    }
-    let costs = costs();
-    let quickest = costs.iter().min_by(|a, b| a.predicted_ttft().total_cmp(&b.predicted_ttft()));
-    let (Some(chosen), Some(quickest)) = (costs.get(chosen), quickest) else { return Detour::default() };
-    let saved_prefill_seconds = quickest.prefill - chosen.prefill;
+/// Compares the candidate in the place `chosen` with the one of the least predicted TTFT, by the costs of all.
+pub(super) fn detour(costs: &[CostTerms], chosen: usize) -> Detour {
+    let waits = costs.iter().map(|costs| (costs.predicted_ttft(), costs.prefill));
+    let quickest = waits.min_by(|(left, _), (right, _)| left.total_cmp(right));
+    let Some((chosen, (quickest, its_prefill))) = costs.get(chosen).zip(quickest) else { return Detour::default() };
+    let saved_prefill_seconds = its_prefill - chosen.prefill;
     if saved_prefill_seconds <= 0.0 {
         return Detour::default();
     }
-    Detour { seconds: chosen.predicted_ttft() - quickest.predicted_ttft(), saved_prefill_seconds }
+    Detour { seconds: chosen.predicted_ttft() - quickest, saved_prefill_seconds }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::{CostModel, LoadView};
-    use crate::routing::score;
-    use crate::routing::tests::{idle, query};
+    use crate::pool::{CostModel, LoadView, PolicyKind};
+    use crate::routing::tests::{idle, policy, query};
+    use crate::routing::{Candidate, choose, score};
 
     /// At a rate of 1,000 tokens a second.
     fn candidate(index: usize) -> Candidate {
@@ -42,8 +37,7 @@ mod tests {
     }
 
     fn of(candidates: &[Candidate], chosen: usize) -> Detour {
-        let costs = score(&CostModel::default(), &query(1_000), candidates);
-        detour(candidates, chosen, || &costs)
+        detour(&score(&CostModel::default(), &query(1_000), candidates), chosen)
     }
 
     #[test]
@@ -65,9 +59,22 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_has_less_nothing_is_worked_out() {
-        let unasked = || -> &[CostTerms] { panic!("asked for costs") };
-        assert_eq!(detour(&[candidate(0), candidate(1)], 1, unasked), Detour::default());
+    fn a_decision_says_its_own_if_somebody_has_less() {
+        let mut fleet = [candidate(0), candidate(1)];
+        fleet[0].matched_tokens = 500;
+        fleet[0].load = LoadView { pending_work: 700.0, ..fleet[0].load };
+        for kind in [PolicyKind::Cost, PolicyKind::LOCALITY_FIRST] {
+            let decide = |fleet: &[Candidate]| {
+                choose(&policy(kind), &query(1_000), fleet, &mut fastrand::Rng::with_seed(1)).unwrap()
+            };
+            assert_eq!((decide(&fleet).index, decide(&fleet).detour), (0, of(&fleet, 0)), "{kind:?}");
+            assert!(decide(&fleet).detour.seconds > 0.1);
+            assert_eq!(decide(&[fleet[0]]).detour, Detour::default());
+        }
+    }
+
+    #[test]
+    fn a_backend_that_is_no_candidate_is_no_detour() {
         assert_eq!(of(&[candidate(0)], 3), Detour::default());
         assert_eq!(of(&[], 0), Detour::default());
     }

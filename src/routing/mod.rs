@@ -25,7 +25,6 @@ pub use outlook::Outlook;
 pub(crate) use cost::uncached_tokens;
 pub(crate) use pick::{in_turn, least_by};
 
-use std::cell::OnceCell;
 use std::num::NonZeroU32;
 
 use crate::pool::{EngineState, LoadView, OtherRouters, Policy, PolicyKind};
@@ -102,11 +101,13 @@ pub fn prefix_key(blocks: &[BlockHash], block_tokens: NonZeroU32) -> Option<u64>
 /// Chooses one of `candidates` for `query`; none if there are none.
 pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mut fastrand::Rng) -> Option<Decision> {
     let means = cost::Means::of(query, candidates);
-    // Most policies have no use for them.
-    let known = OnceCell::new();
-    let costs = || known.get_or_init(|| cost::all(&policy.cost, query, candidates, means)).as_slice();
+    let all = candidates.iter().map(|candidate| CostTerms::of(&policy.cost, query, candidate, means));
+    let mut costs = Costs::new();
     let chosen = match policy.kind {
-        PolicyKind::Cost => pick::cheapest(&policy.cost, query, candidates, costs()),
+        PolicyKind::Cost => {
+            costs.extend(all.clone());
+            pick::cheapest(&policy.cost, query, candidates, &costs)
+        }
         PolicyKind::LocalityFirst { overload_factor } => pick::warmest(overload_factor, query, candidates),
         PolicyKind::PrefixAffinity => pick::by_hash(query.prefix_key, query, candidates),
         PolicyKind::ConsistentHash { overload_factor } => {
@@ -118,18 +119,20 @@ pub fn choose(policy: &Policy, query: &Query, candidates: &[Candidate], rng: &mu
         PolicyKind::Random => pick::any(candidates, rng),
     }?;
     let place = candidates.iter().position(|candidate| std::ptr::eq(candidate, chosen))?;
-    let most_matched = candidates.iter().map(|candidate| candidate.matched_tokens).max()?;
+    let matched = candidates.iter().map(|candidate| candidate.matched_tokens);
+    let is_warmer = matched.clone().any(|matched| matched < chosen.matched_tokens);
+    if is_warmer && costs.is_empty() {
+        costs.extend(all);
+    }
     let uncached_tokens = cost::uncached_tokens(query.prompt_tokens, chosen.matched_tokens);
-    let detour = detour::detour(candidates, place, costs);
-    let cost = known.get().and_then(|costs| costs.get(place)).copied();
     Some(Decision {
         index: chosen.index,
         matched_tokens: query.prompt_tokens - uncached_tokens,
         uncached_tokens,
         work: work(uncached_tokens, query.prompt_tokens, &policy.cost),
-        cost: cost.unwrap_or_else(|| CostTerms::of(&policy.cost, query, chosen, means)),
-        detour,
-        is_spill: chosen.matched_tokens < most_matched,
+        cost: costs.get(place).copied().unwrap_or_else(|| CostTerms::of(&policy.cost, query, chosen, means)),
+        detour: if is_warmer { detour::detour(&costs, place) } else { Detour::default() },
+        is_spill: matched.max()? > chosen.matched_tokens,
     })
 }
 

@@ -30,6 +30,9 @@ pub(super) enum Escapes {
     Variant,
 }
 
+/// Where a block has more marks, characters beyond ASCII are no exception.
+const MOST_MARKS: u32 = BLOCK_BYTES as u32 / 4;
+
 /// Why a string has no end: the byte's offset and the reason.
 pub(super) type BadString = (usize, &'static str);
 
@@ -224,22 +227,19 @@ pub(super) fn end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), Bad
 #[inline(never)]
 fn far_end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString> {
     let mut escapes = Escapes::None;
-    let stop = behind_escapes(input, start, not_plain, &mut escapes)?;
-    match input.get(stop) {
-        Some(b'"') => return Ok((stop, escapes)),
-        Some(0..0x20) => return Err(control_at(stop)),
-        _ => {}
+    let stop = stop_behind(input, start, not_plain, &mut escapes)?;
+    if input.get(stop).is_some_and(u8::is_ascii) {
+        return end_at(input, stop).map(|end| (end, escapes));
     }
-    let end = behind_escapes(input, stop, special, &mut escapes)?;
-    if input.get(end) != Some(&b'"') {
-        return Err(control_at(end));
-    }
-    check_utf8(input, start, end).map(|()| (end, escapes))
+    // In a text of such characters each would be one to stop at. They are left to the end.
+    let end = stop_behind(input, stop, special, &mut escapes).and_then(|stop| end_at(input, stop))?;
+    check_utf8(input, stop, end).map(|()| (end, escapes))
 }
 
-/// The offset of the first byte from `at` on that is looked for and does not belong to an escape.
+/// The offset of the first byte from `at` on that is looked for, and is neither of an escape nor of one of a few characters beyond
+/// ASCII.
 #[inline(always)]
-fn behind_escapes(
+fn stop_behind(
     input: &[u8],
     mut at: usize,
     search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16,
@@ -249,11 +249,19 @@ fn behind_escapes(
         let (mut found, mut next) = (marks(input, at, &search), at + BLOCK_BYTES);
         while found != 0 {
             let here = at + found.trailing_zeros() as usize;
-            if input.get(here) != Some(&b'\\') {
-                return Ok(here);
-            }
-            let (behind, kind) = after_escape(input, here)?;
-            *escapes = (*escapes).max(kind);
+            let behind = match input.get(here) {
+                Some(b'\\') if is_short(input, here) => {
+                    *escapes = (*escapes).max(Escapes::Short);
+                    here + 2
+                }
+                Some(b'\\') => {
+                    let (behind, kind) = after_escape(input, here)?;
+                    *escapes = (*escapes).max(kind);
+                    behind
+                }
+                Some(0x80..) if found.count_ones() <= MOST_MARKS => after_character(input, here)?,
+                _ => return Ok(here),
+            };
             if behind - at >= BLOCK_BYTES {
                 next = behind;
                 break;
@@ -265,8 +273,23 @@ fn behind_escapes(
     Err((input.len(), "unterminated string"))
 }
 
-fn control_at(at: usize) -> BadString {
-    (at, "control character in a string")
+/// The stop at `at`, if a string can end there.
+fn end_at(input: &[u8], at: usize) -> Result<usize, BadString> {
+    if input.get(at) == Some(&b'"') { Ok(at) } else { Err((at, "control character in a string")) }
+}
+
+/// The offset behind the character at `at`, which is not ASCII.
+#[inline]
+fn after_character(input: &[u8], at: usize) -> Result<usize, BadString> {
+    let length = match input.get(at) {
+        Some(0xF0..) => 4,
+        Some(0xE0..) => 3,
+        _ => 2,
+    };
+    match input.get(at..at + length).map(std::str::from_utf8) {
+        Some(Ok(_)) => Ok(at + length),
+        _ => Err((at, "invalid UTF-8")),
+    }
 }
 
 fn check_utf8(input: &[u8], start: usize, end: usize) -> Result<(), BadString> {
@@ -278,10 +301,26 @@ fn check_utf8(input: &[u8], start: usize, end: usize) -> Result<(), BadString> {
     std::str::from_utf8(text).map(drop).map_err(|error| (start + error.valid_up_to(), "invalid UTF-8"))
 }
 
-/// The offset behind the escape at `at`, and its kind.
+/// Whether the escape at `at` is one that most are. From a table: a jump by what it is would be foreseen wrongly each time.
+#[inline(always)]
+fn is_short(input: &[u8], at: usize) -> bool {
+    input.get(at + 1).is_some_and(|&byte| IS_SHORT[usize::from(byte)])
+}
+
+static IS_SHORT: [bool; 256] = {
+    let (mut is_short, mut at) = ([false; 256], 0);
+    let all = br#""\bfnrt"#;
+    while at < all.len() {
+        is_short[all[at] as usize] = true;
+        at += 1;
+    }
+    is_short
+};
+
+/// The offset behind the escape at `at`, which is none of those, and its kind.
+#[inline(never)]
 fn after_escape(input: &[u8], at: usize) -> Result<(usize, Escapes), BadString> {
     match input.get(at + 1) {
-        Some(b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't') => Ok((at + 2, Escapes::Short)),
         Some(b'/') => Ok((at + 2, Escapes::Variant)),
         Some(b'u') if hex_unit(input.get(at..).unwrap_or_default()).is_some() => Ok((at + 6, Escapes::Variant)),
         Some(_) => Err((at, "invalid escape in a string")),

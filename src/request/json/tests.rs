@@ -104,6 +104,31 @@ proptest! {
         prop_assert_eq!(read.text(), text.as_str());
     }
 
+    /// Against a reader that takes byte after byte, and looks at the text as a whole at the end.
+    #[test]
+    fn a_string_ends_where_it_does_however_dense_what_is_not_ascii(
+        pieces in prop::collection::vec(prop_oneof![
+            6 => (1..90_usize).prop_map(|count| vec![b'x'; count]),
+            4 => prop::sample::select(vec!["\\n", "\\\"", "\\\\", "\\u00e9", "é", "漢", "😀", "\u{7f}\u{80}"]).prop_map(Vec::from),
+            2 => ("[é漢😀]{1,40}").prop_map(Vec::from),
+            1 => prop::sample::select(vec![&b"\xff"[..], b"\x80", b"\xc3", b"\xed\xa0\x80", b"\xe6\xbc", b"\x01", b"\""]).prop_map(Vec::from),
+        ], 0..24),
+        start in 0..3_usize,
+    ) {
+        let input = [vec![b'!'; start], pieces.concat(), b"\"".to_vec()].concat();
+        let mut end = start;
+        while let Some(step) = match input.get(end) {
+            Some(b'\\') => Some(2),
+            Some(b'"' | 0..0x20) | None => None,
+            _ => Some(1),
+        } {
+            end += step;
+        }
+        let is_string = input.get(end) == Some(&b'"') && std::str::from_utf8(&input[start..end]).is_ok();
+        let found = string::end_of(&input, start).map(|(end, _)| end);
+        prop_assert_eq!(found.ok(), is_string.then_some(end), "{:?}", String::from_utf8_lossy(&input));
+    }
+
     #[test]
     fn texts_are_written_alike_only_if_they_are_equal(left in "[a\\\\/\"\n\u{8}\u{1}é😀]{0,4}", right in "[a\\\\/\"\n\u{8}\u{1}é😀]{0,4}") {
         let written = |json: &str| {
