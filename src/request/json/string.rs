@@ -30,9 +30,6 @@ pub(super) enum Escapes {
     Variant,
 }
 
-/// Where a block has more marks, characters beyond ASCII are no exception.
-const MOST_MARKS: u32 = BLOCK_BYTES as u32 / 4;
-
 /// Why a string has no end: the byte's offset and the reason.
 pub(super) type BadString = (usize, &'static str);
 
@@ -231,13 +228,12 @@ fn far_end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString>
     if input.get(stop).is_some_and(u8::is_ascii) {
         return end_at(input, stop).map(|end| (end, escapes));
     }
-    // In a text of such characters each would be one to stop at. They are left to the end.
+    // Where there is one such character there are more, and to stop at each takes longer than to look at all in the end.
     let end = stop_behind(input, stop, special, &mut escapes).and_then(|stop| end_at(input, stop))?;
     check_utf8(input, stop, end).map(|()| (end, escapes))
 }
 
-/// The offset of the first byte from `at` on that is looked for, and is neither of an escape nor of one of a few characters beyond
-/// ASCII.
+/// The offset of the first byte from `at` on that is looked for and does not belong to an escape.
 #[inline(always)]
 fn stop_behind(
     input: &[u8],
@@ -259,7 +255,6 @@ fn stop_behind(
                     *escapes = (*escapes).max(kind);
                     behind
                 }
-                Some(0x80..) if found.count_ones() <= MOST_MARKS => after_character(input, here)?,
                 _ => return Ok(here),
             };
             if behind - at >= BLOCK_BYTES {
@@ -276,20 +271,6 @@ fn stop_behind(
 /// The stop at `at`, if a string can end there.
 fn end_at(input: &[u8], at: usize) -> Result<usize, BadString> {
     if input.get(at) == Some(&b'"') { Ok(at) } else { Err((at, "control character in a string")) }
-}
-
-/// The offset behind the character at `at`, which is not ASCII.
-#[inline]
-fn after_character(input: &[u8], at: usize) -> Result<usize, BadString> {
-    let length = match input.get(at) {
-        Some(0xF0..) => 4,
-        Some(0xE0..) => 3,
-        _ => 2,
-    };
-    match input.get(at..at + length).map(std::str::from_utf8) {
-        Some(Ok(_)) => Ok(at + length),
-        _ => Err((at, "invalid UTF-8")),
-    }
 }
 
 fn check_utf8(input: &[u8], start: usize, end: usize) -> Result<(), BadString> {

@@ -106,7 +106,7 @@ proptest! {
 
     /// Against a reader that takes byte after byte, and looks at the text as a whole at the end.
     #[test]
-    fn a_string_ends_where_it_does_however_dense_what_is_not_ascii(
+    fn a_string_ends_where_byte_after_byte_says(
         pieces in prop::collection::vec(prop_oneof![
             6 => (1..90_usize).prop_map(|count| vec![b'x'; count]),
             4 => prop::sample::select(vec!["\\n", "\\\"", "\\\\", "\\u00e9", "é", "漢", "😀", "\u{7f}\u{80}"]).prop_map(Vec::from),
