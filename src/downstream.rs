@@ -40,7 +40,7 @@ use entrance::Http1;
 pub(crate) use entrance::body::grow;
 pub(crate) use fault::{Fault, Faults};
 use flow::Http2;
-pub(crate) use rewrite::Rewrite;
+pub(crate) use rewrite::{Rewrite, is_line_text};
 
 /// A client's connection.
 #[derive(Debug)]

@@ -40,13 +40,12 @@ impl Rewrite {
     /// Adds a field.
     ///
     /// # Errors
-    /// The value is not one of visible ASCII characters and spaces.
+    /// The value is not [`is_line_text`].
     pub(crate) fn add(&mut self, name: &'static str, value: &str) -> Result<()> {
         if self.more.is_empty() {
             self.more.reserve(USUAL_BYTES);
         }
-        let are_visible = value.bytes().fold(true, |are, byte| are & matches!(byte, b' '..=b'~'));
-        if !are_visible {
+        if !is_line_text(value) {
             return Err(Error::explain(ErrorType::InvalidHTTPHeader, "a response header of our own"));
         }
         for part in [name.as_bytes(), b": ", value.as_bytes(), LINE_END] {
@@ -75,6 +74,11 @@ impl Rewrite {
     fn bytes(&self) -> usize {
         self.more.len() + self.date.as_ref().map_or(0, Vec::len)
     }
+}
+
+/// Whether `text` can be the value of a field that is added: visible ASCII characters and spaces.
+pub(crate) fn is_line_text(text: &str) -> bool {
+    text.bytes().fold(true, |is, byte| is & matches!(byte, b' '..=b'~'))
 }
 
 /// Where the line of `Date` is among `fields`, the line ends on both sides included.

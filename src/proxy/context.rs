@@ -187,9 +187,14 @@ impl RequestContext {
     /// Whether anything of a backend's answer was sent downstream. A header that we sent by ourselves is nothing of it.
     pub(super) fn has_begun(&self, session: &Session) -> bool {
         match self.is_opened {
-            true => self.answer.status.is_some() && self.answer.held.is_none(),
+            true => self.is_settled(),
             false => session.response_written().is_some_and(|header| !header.status.is_informational()),
         }
+    }
+
+    /// Whether the answer goes downstream, whatever comes of it: no attempt follows, and the body for one is given up.
+    pub(super) fn is_settled(&self) -> bool {
+        self.answer.status.is_some() && self.answer.held.is_none()
     }
 
     /// The data-parallel rank that was chosen, where engines have several.

@@ -87,7 +87,7 @@ async fn attempt(gateway: &Gateway, session: &mut Session, ctx: &mut RequestCont
     match exchange(state, header, backend, &watching, session, ctx).await {
         Ok(Some(backend)) => keep(connections, &peer, backend).await,
         Ok(None) => {}
-        Err(error) => return Err(retry::after_exchange_failure(state, session, ctx, error, is_reused)),
+        Err(error) => return Err(retry::after_exchange_failure(state, ctx, error, is_reused)),
     }
     Ok(())
 }
@@ -249,10 +249,10 @@ async fn take_header(
         return Ok(());
     }
     if !is_end {
-        chunk(session, &mut header)?;
+        chunk(session, &mut header).map_err(|error| spoiled(ctx, &error))?;
     }
     keep_alive::expect(session, &header, ctx).await?;
-    let rewrite = response::annotate(state, session, &mut header, ctx)?;
+    let rewrite = response::annotate(state, session, &mut header, ctx).map_err(|error| spoiled(ctx, &error))?;
     if let Some(held) = &mut ctx.answer.held {
         held.keep(header, rewrite);
         return if is_end { take_body(state, None, true, session, ctx, passed) } else { Ok(()) };
@@ -262,6 +262,12 @@ async fn take_header(
         attend::end(ctx);
     }
     Ok(())
+}
+
+/// The answer's header could not be made ready for the client, which is no fault of the backend's.
+fn spoiled(ctx: &mut RequestContext, error: &Error) -> Box<Error> {
+    log::error!("request {}: the header of its answer: {}", ctx.request_id, error.etype().as_str());
+    ctx.refuse(Reject::Internal)
 }
 
 fn take_body(

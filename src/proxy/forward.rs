@@ -1,7 +1,7 @@
 //! The header of a request as a backend gets it: without what concerns the client's connection alone, framed anew, and with
 //! what the backend has to know.
 
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, HeaderName};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Version};
 use pingora_core::protocols::http::authority::raw_target_authority;
@@ -37,6 +37,9 @@ pub(super) fn header(came: &RequestHeader, ctx: &RequestContext) -> Result<Reque
     request.set_version(Version::HTTP_11);
     strip(&mut request)?;
     name_host(&mut request)?;
+    if came.version == Version::HTTP_2 {
+        join_cookies(&mut request)?;
+    }
     frame(&mut request, ctx)?;
     Ok(request)
 }
@@ -103,6 +106,17 @@ fn name_host(request: &mut RequestHeader) -> Result<()> {
         request.set_raw_path(path.as_bytes())?;
     }
     Ok(())
+}
+
+/// Over HTTP/2 a cookie may come in pieces, which no reader of HTTP/1 puts together (RFC 9113, section 8.2.3).
+fn join_cookies(request: &mut RequestHeader) -> Result<()> {
+    let pieces: Vec<&[u8]> = request.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if pieces.len() < 2 {
+        return Ok(());
+    }
+    let whole = HeaderValue::from_bytes(&pieces.join(&b"; "[..])).map_err(|_| invalid("its cookies"))?;
+    drop(pieces);
+    request.insert_header(COOKIE, whole)
 }
 
 /// Frames the request: a body that is held is sent with its length, whatever framing it came in.
@@ -188,6 +202,15 @@ mod tests {
             ("accept", "b"),
         ];
         assert_eq!(fields(&came).unwrap(), ["host: a", "accept: b"]);
+    }
+
+    #[test]
+    fn the_pieces_of_a_cookie_become_one() {
+        let came = [("host", "a"), ("cookie", "a=1"), ("cookie", "b=2; c=3")];
+        let (_, fields) = forwarded(Version::HTTP_2, "/x", &came).unwrap();
+        assert_eq!(fields, ["host: a", "cookie: a=1; b=2; c=3"]);
+        let (_, fields) = forwarded(Version::HTTP_11, "/x", &came).unwrap();
+        assert_eq!(fields, ["host: a", "cookie: a=1", "cookie: b=2; c=3"], "as they came");
     }
 
     #[test]

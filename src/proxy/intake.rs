@@ -10,7 +10,7 @@ use pingora_proxy::Session;
 use super::context::{RequestContext, Route, Seen};
 use super::finish::shortened;
 use super::{Reject, body, callers, models, plan};
-use crate::downstream::fault;
+use crate::downstream::{fault, is_line_text};
 use crate::state::State;
 use crate::time;
 use crate::tls::client_identity;
@@ -126,7 +126,7 @@ fn is_gone(error: &pingora_core::Error) -> bool {
 fn request_id(session: &Session) -> String {
     let given = session.get_header(&X_REQUEST_ID).and_then(|value| value.to_str().ok());
     match given {
-        Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES => id.to_owned(),
+        Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES && is_line_text(id) => id.to_owned(),
         _ => new_id(),
     }
 }

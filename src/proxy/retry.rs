@@ -1,13 +1,12 @@
 //! What follows a failed attempt: another, or the end.
 //!
-//! An attempt may be repeated only while no byte of a response went downstream. Connect failures and stale pooled
+//! An attempt may be repeated only while it is open whether its answer goes downstream. Connect failures and stale pooled
 //! connections are always repeated; resets, the configured statuses, limits of time and answers that the engine gave up as
 //! far as the retry budget allows. Nothing goes
 //! beyond `max_attempts`, and a backend is not tried twice; but a stale pooled connection, which says nothing of the
 //! backend, is repeated once besides.
 
 use pingora_core::{Error, ErrorSource, ErrorType};
-use pingora_proxy::Session;
 
 use super::context::RequestContext;
 use super::reject::Reject;
@@ -36,7 +35,6 @@ pub(super) fn after_connect_failure(state: &State, ctx: &mut RequestContext, mut
 /// The exchange failed on an established connection.
 pub(super) fn after_exchange_failure(
     state: &State,
-    session: &Session,
     ctx: &mut RequestContext,
     mut error: Box<Error>,
     is_reused: bool,
@@ -56,20 +54,20 @@ pub(super) fn after_exchange_failure(
     if *error.esource() == ErrorSource::Downstream || ctx.reject.is_some() {
         return error;
     }
-    let is_started = ctx.has_begun(session);
+    let is_settled = ctx.is_settled();
     if let Some(limit) = attend::met(&error, ctx) {
         log::info!("request {}: attempt {} met timeouts.{}", ctx.request_id, ctx.attempts, limit.name());
         attend::note(state, limit, ctx);
         if limit != TimeLimit::Total {
             record_failure(ctx, if limit.is_silence() { FailureKind::Silent } else { FailureKind::Reset });
         }
-        let is_retry = !is_started && limit != TimeLimit::Total && may_follow(state, ctx, RetryCause::TimeLimit);
+        let is_retry = !is_settled && limit != TimeLimit::Total && may_follow(state, ctx, RetryCause::TimeLimit);
         error.set_retry(is_retry);
         return error;
     }
     // One that has begun to answer was none.
     let has_answered = ctx.answer.status.is_some();
-    if is_reused && !is_started && !has_answered && !ctx.was_stale && is_stale(&error) {
+    if is_reused && !is_settled && !has_answered && !ctx.was_stale && is_stale(&error) {
         log_attempt(ctx, "stale pooled connection", &error);
         ctx.was_stale = true;
         state.metrics.retried(&ctx.labels(), RetryCause::StaleConnection);
@@ -78,7 +76,7 @@ pub(super) fn after_exchange_failure(
     }
     log_attempt(ctx, "failed", &error);
     record_failure(ctx, FailureKind::Reset);
-    let is_retry = !is_started && may_follow(state, ctx, RetryCause::Reset);
+    let is_retry = !is_settled && may_follow(state, ctx, RetryCause::Reset);
     error.set_retry(is_retry);
     error
 }

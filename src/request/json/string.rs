@@ -229,8 +229,11 @@ fn far_end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString>
         return end_at(input, stop).map(|end| (end, escapes));
     }
     // Where there is one such character there are more, and to stop at each takes longer than to look at all in the end.
-    let end = stop_behind(input, stop, special, &mut escapes).and_then(|stop| end_at(input, stop))?;
-    check_utf8(input, stop, end).map(|()| (end, escapes))
+    let end = stop_behind(input, stop, special, &mut escapes).and_then(|stop| end_at(input, stop));
+    // Of two faults the first is told.
+    let (Ok(looked) | Err((looked, _))) = end;
+    check_utf8(input, stop, looked)?;
+    end.map(|end| (end, escapes))
 }
 
 /// The offset of the first byte from `at` on that is looked for and does not belong to an escape.

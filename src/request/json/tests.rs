@@ -217,6 +217,10 @@ fn errors_say_where_and_what() {
     assert_eq!(at(b"{\"a\": ["), (7, "unexpected end"));
     assert_eq!(at(b"{} x"), (3, "unexpected characters after the document"));
     assert_eq!(at(b"\"\xFF\""), (1, "invalid UTF-8"));
+    let long = [&b"\""[..], &[b'x'; 80], b"\xE9", &[b'z'; 80]].concat();
+    for end in [&b""[..], b"\x01\"", b"\\x\""] {
+        assert_eq!(at(&[&long, end].concat()), (81, "invalid UTF-8"), "the first of two faults");
+    }
     assert_eq!(at(b"NaN"), (0, "expected a value"));
 }
 
