@@ -30,14 +30,9 @@ async fn a_request_id_is_kept_or_made_and_sent_upstream() {
 
     for unfit in [&"a".repeat(129), "a\tb", "\u{e9}", ""] {
         let replaced = client::post(proxy.http, CHAT, &format!("x-request-id: {unfit}\r\n"), &chat("x")).await;
-        assert_eq!(
-            (replaced.status, replaced.header("x-warmgate-request-id").map(str::len)),
-            (200, Some(32)),
-            "{unfit:?}"
-        );
-        assert_eq!(upstream().len(), 32);
+        let made = upstream();
+        assert_eq!((replaced.header("x-warmgate-request-id"), made.len()), (Some(&*made), 32), "{unfit:?}");
     }
-
     let rejected = client::post(proxy.http, CHAT, "x-request-id: mine\r\n", b"no json").await;
     assert_eq!((rejected.status, rejected.header("x-request-id")), (400, Some("mine")), "our own replies name it too");
     let h2 = h2c::post(proxy.h2c, CHAT, &[("x-request-id", "mine-too")], &chat("x"), Length::Stated).await;

@@ -132,11 +132,7 @@ fn request_id(session: &Session) -> String {
 }
 
 fn new_id() -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let halves = fastrand::u128(..).to_be_bytes().map(|byte| [byte >> 4, byte & 0xF]);
-    let mut id = String::with_capacity(32);
-    halves.as_flattened().iter().for_each(|&half| id.push(char::from(DIGITS[usize::from(half)])));
-    id
+    format!("{:032x}", fastrand::u128(..))
 }
 
 fn seen(session: &Session) -> Seen {

@@ -108,7 +108,7 @@ impl<'a> Body<'a> {
     }
 
     fn messages(&mut self, scanner: &mut Scanner<'a>) -> Result<(), JsonError> {
-        self.messages = Segments::default();
+        self.messages = Segments::of_messages();
         chat::read(scanner, &mut self.messages)
     }
 

@@ -202,6 +202,11 @@ impl Segment<'_> {
 // === impl Segments ===
 
 impl<'a> Segments<'a> {
+    /// With room for a conversation.
+    pub(super) fn of_messages() -> Self {
+        Self { list: Vec::with_capacity(USUAL_SEGMENTS), ..Self::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
@@ -221,9 +226,6 @@ impl<'a> Segments<'a> {
 
     pub(super) fn push(&mut self, segment: Segment<'a>) {
         self.has_media |= matches!(segment, Segment::Media(_));
-        if self.list.capacity() == 0 {
-            self.list.reserve_exact(USUAL_SEGMENTS);
-        }
         self.list.push(segment);
     }
 
