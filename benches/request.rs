@@ -17,6 +17,9 @@ use warmgate::request::{Endpoint, read};
 use warmgate::routing::{Query, dispatch};
 use warmgate::time::Moment;
 
+#[path = "proxy/prose.rs"]
+mod prose;
+
 /// As the program has it.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -99,6 +102,33 @@ fn reading(c: &mut Criterion) {
     }
 }
 
+/// Reading text that does not come again: of one that does, the processor learns where its escapes are.
+fn reading_anew(c: &mut Criterion) {
+    const BODIES: usize = 16;
+    let mut rng = fastrand::Rng::with_seed(7);
+    let bodies: Vec<Vec<u8>> = (0..BODIES)
+        .map(|_| {
+            format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}]}}"#,
+                prose::escaped(&mut rng, 1 << 20)
+            )
+        })
+        .map(String::into_bytes)
+        .collect();
+    let mut group = c.benchmark_group("chats_that_differ");
+    group.throughput(Throughput::Bytes(bodies[0].len() as u64));
+    let mut bodies_in_turn = bodies.iter().cycle();
+    group.bench_function(BenchmarkId::new("read", 1 << 20), |bencher| {
+        bencher.iter(|| read(Endpoint::ChatCompletions, bodies_in_turn.next().expect("a body")).is_ok());
+    });
+    group.bench_function(BenchmarkId::new("read_and_hash", 1 << 20), |bencher| {
+        bencher.iter(|| blocks(bodies_in_turn.next().expect("a body")));
+    });
+    group.bench_function(BenchmarkId::new("typed_parse", 1 << 20), |bencher| {
+        bencher.iter(|| serde_json::from_slice::<Chat>(bodies_in_turn.next().expect("a body")).expect("a chat"));
+    });
+}
+
 /// Reading, hashing, lookup and choice for a prompt of which two of eight backends hold three quarters.
 fn deciding(c: &mut Criterion) {
     let body = chat(32_000, 100);
@@ -139,5 +169,5 @@ fn pool(index: &LocalityIndex) -> PoolSnapshot {
     }
 }
 
-criterion_group!(benches, reading, deciding);
+criterion_group!(benches, reading, reading_anew, deciding);
 criterion_main!(benches);

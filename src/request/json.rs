@@ -10,12 +10,17 @@
 //! escaped lone surrogate is a character (see [`RawStr`]). Nesting beyond [`MAX_DEPTH`] is [`JsonError::TooDeep`],
 //! which says nothing about validity.
 
+mod ending;
+mod events;
 mod marks;
+mod passing;
 mod string;
 #[cfg(test)]
 mod tests;
 
 use smallvec::SmallVec;
+
+use passing::Crowd;
 
 pub(crate) use string::RawStr;
 
@@ -48,6 +53,8 @@ pub(crate) enum Kind {
 pub(crate) struct Scanner<'a> {
     input: &'a [u8],
     at: usize,
+    /// What strings are taken to be like.
+    crowd: Crowd,
 }
 
 /// Whether each open bracket is an object (1) or an array (0), innermost last.
@@ -64,12 +71,12 @@ impl<'a> Scanner<'a> {
     /// Starts at the first byte of a whole document, after a byte-order mark.
     pub(crate) fn new(document: &'a [u8]) -> Self {
         let at = if document.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 };
-        Self { input: document, at }
+        Self { input: document, at, crowd: Crowd::default() }
     }
 
     /// Starts at a value that [`Scanner::skip`] returned.
     pub(crate) fn of_value(value: &'a [u8]) -> Self {
-        Self { input: value, at: 0 }
+        Self { input: value, at: 0, crowd: Crowd::default() }
     }
 
     /// Bytes read so far.
@@ -147,7 +154,7 @@ impl<'a> Scanner<'a> {
             return self.fail(expected);
         }
         let start = self.at + 1;
-        match string::end_of(self.input, start) {
+        match ending::end_of(self.input, start, &mut self.crowd) {
             Ok((end, escapes)) => {
                 self.at = end + 1;
                 work::add(self.at - start);

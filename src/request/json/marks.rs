@@ -12,16 +12,19 @@ pub(super) const BLOCK_BYTES: usize = 64;
 /// Bytes compared at once.
 pub(super) const PIECE_BYTES: usize = 16;
 
-/// Quotes, backslashes and control characters.
+/// What was found in each piece of a block.
+type Pieces = [i8x16; BLOCK_BYTES / PIECE_BYTES];
+
+/// Quotes, backslashes and control characters: with its second bit turned over, a quote lies right behind the controls, and one
+/// comparison is for all of them.
 #[inline(always)]
 pub(super) fn special(piece: &[u8; PIECE_BYTES]) -> i8x16 {
-    let (bytes, last_control) = (u8x16::new(*piece), u8x16::splat(0x1F));
-    let is_control = bytes.min(last_control).simd_eq(bytes);
-    bytemuck::cast(is_control | bytes.simd_eq(u8x16::splat(b'"')) | bytes.simd_eq(u8x16::splat(b'\\')))
+    let bytes = u8x16::new(*piece);
+    let turned = bytes ^ u8x16::splat(2);
+    bytemuck::cast(turned.min(u8x16::splat(0x20)).simd_eq(turned) | bytes.simd_eq(u8x16::splat(b'\\')))
 }
 
-/// The same and all that is not ASCII, which takes less: with its second bit turned over, a quote lies right behind the control
-/// characters, and what is not ASCII is below zero, so one comparison is for all of them.
+/// The same and all that is not ASCII, which takes less: it is below zero.
 #[inline(always)]
 pub(super) fn not_plain(piece: &[u8; PIECE_BYTES]) -> i8x16 {
     let bytes: i8x16 = bytemuck::cast(*piece);
@@ -29,18 +32,16 @@ pub(super) fn not_plain(piece: &[u8; PIECE_BYTES]) -> i8x16 {
 }
 
 /// Bit n is set where byte n of the block at `at` is one that is looked for. What is missing of it behind the end of `input` counts
-/// as spaces.
+/// as spaces; nothing where nothing is left.
 #[inline(always)]
-pub(super) fn marks(input: &[u8], at: usize, search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> u64 {
-    let rest = input.get(at..).unwrap_or_default();
-    match rest.first_chunk() {
-        Some(block) => of_block(block, search),
-        None => {
-            let mut block = [b' '; BLOCK_BYTES];
-            block.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
-            of_block(&block, search)
-        }
+pub(super) fn marks(input: &[u8], at: usize, search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> Option<u64> {
+    let rest = input.get(at..)?;
+    if let Some(block) = rest.first_chunk() {
+        return Some(of_block(block, search));
     }
+    let mut block = [b' '; BLOCK_BYTES];
+    block.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
+    (!rest.is_empty()).then(|| of_block(&block, search))
 }
 
 /// The first of the bytes from `at` on that is looked for; none if it is not in the first piece, or that is not whole.
@@ -50,14 +51,27 @@ pub(super) fn near(input: &[u8], at: usize, search: impl Fn(&[u8; PIECE_BYTES]) 
     (marks != 0).then(|| at + marks.trailing_zeros() as usize)
 }
 
+/// The marks of a whole block. Mostly there are none, and to learn that is less than to learn where.
 #[inline(always)]
-fn of_block(block: &[u8; BLOCK_BYTES], search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> u64 {
+pub(super) fn of_block(block: &[u8; BLOCK_BYTES], search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> u64 {
+    let found = pieces(block, search);
+    if found.into_iter().fold(i8x16::splat(0), BitOr::bitor).to_bitmask() == 0 { 0 } else { bits(found) }
+}
+
+/// The same where that is not foreseen.
+#[inline(always)]
+pub(super) fn of_busy_block(block: &[u8; BLOCK_BYTES], search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> u64 {
+    bits(pieces(block, search))
+}
+
+#[inline(always)]
+fn pieces(block: &[u8; BLOCK_BYTES], search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> Pieces {
     let (pieces, _) = block.as_chunks();
-    let found: [i8x16; BLOCK_BYTES / PIECE_BYTES] = std::array::from_fn(|nth| search(&pieces[nth]));
-    // Mostly there is nothing, and to learn that is less than to learn where.
-    if found.into_iter().fold(i8x16::splat(0), BitOr::bitor).to_bitmask() == 0 {
-        return 0;
-    }
+    std::array::from_fn(|nth| search(&pieces[nth]))
+}
+
+#[inline(always)]
+fn bits(found: Pieces) -> u64 {
     let bits = found.into_iter().enumerate().map(|(nth, found)| u64::from(found.to_bitmask()) << (PIECE_BYTES * nth));
     bits.fold(0, BitOr::bitor)
 }
@@ -87,8 +101,9 @@ mod tests {
         ) {
             let block: Vec<u8> = bytes.iter().copied().skip(at).take(BLOCK_BYTES).collect();
             let (all_special, all_not_plain) = (naive(&block, is_special), naive(&block, |byte| is_special(byte) || !byte.is_ascii()));
-            prop_assert_eq!(marks(&bytes, at, special), all_special);
-            prop_assert_eq!(marks(&bytes, at, not_plain), all_not_plain);
+            let is_left = at < bytes.len();
+            prop_assert_eq!(marks(&bytes, at, special), is_left.then_some(all_special));
+            prop_assert_eq!(marks(&bytes, at, not_plain), is_left.then_some(all_not_plain));
             let is_near = block.len() >= PIECE_BYTES && all_special.trailing_zeros() < PIECE_BYTES as u32;
             prop_assert_eq!(near(&bytes, at, special), is_near.then(|| at + all_special.trailing_zeros() as usize));
         }
@@ -97,8 +112,8 @@ mod tests {
         fn one_byte_is_found_wherever_it_is(byte in any::<u8>(), at in 0..BLOCK_BYTES) {
             let mut block = [b'~'; BLOCK_BYTES];
             block[at] = byte;
-            prop_assert_eq!(marks(&block, 0, special), u64::from(is_special(byte)) << at);
-            prop_assert_eq!(marks(&block, 0, not_plain), u64::from(is_special(byte) || !byte.is_ascii()) << at);
+            prop_assert_eq!(marks(&block, 0, special), Some(u64::from(is_special(byte)) << at));
+            prop_assert_eq!(marks(&block, 0, not_plain), Some(u64::from(is_special(byte) || !byte.is_ascii()) << at));
         }
     }
 }

@@ -1,10 +1,7 @@
-//! JSON strings: finding their end, and writing them unescaped or in one spelling.
+//! JSON strings: written unescaped or in one spelling.
 
 use std::borrow::Cow;
 
-use wide::i8x16;
-
-use super::marks::{BLOCK_BYTES, PIECE_BYTES, marks, near, not_plain, special};
 use crate::request::writer::Writer;
 
 /// The bytes between a string's quotes, as they are spelled.
@@ -29,9 +26,6 @@ pub(super) enum Escapes {
     /// With characters that could be spelled in another way: `\u00e9`, `\/`.
     Variant,
 }
-
-/// Why a string has no end: the byte's offset and the reason.
-pub(super) type BadString = (usize, &'static str);
 
 // === impl RawStr ===
 
@@ -206,108 +200,7 @@ fn write_code(code: u32, out: &mut Writer<'_, impl FnMut(&[u8])>) {
 }
 
 /// The number in `\uXXXX` at the start of `input`.
-fn hex_unit(input: &[u8]) -> Option<u32> {
+pub(super) fn hex_unit(input: &[u8]) -> Option<u32> {
     let digits = input.strip_prefix(b"\\u")?.get(..4)?;
     digits.iter().try_fold(0, |unit, &digit| Some(unit << 4 | char::from(digit).to_digit(16)?))
-}
-
-/// The offset of the quote that ends the string whose text starts at `start`, and how it is spelled.
-#[inline]
-pub(super) fn end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString> {
-    // Most strings are names and roles.
-    match near(input, start, not_plain) {
-        Some(end) if input.get(end) == Some(&b'"') => Ok((end, Escapes::None)),
-        _ => far_end_of(input, start),
-    }
-}
-
-#[inline(never)]
-fn far_end_of(input: &[u8], start: usize) -> Result<(usize, Escapes), BadString> {
-    let mut escapes = Escapes::None;
-    let stop = stop_behind(input, start, not_plain, &mut escapes)?;
-    if input.get(stop).is_some_and(u8::is_ascii) {
-        return end_at(input, stop).map(|end| (end, escapes));
-    }
-    // Where there is one such character there are more, and to stop at each takes longer than to look at all in the end.
-    let end = stop_behind(input, stop, special, &mut escapes).and_then(|stop| end_at(input, stop));
-    // Of two faults the first is told.
-    let (Ok(looked) | Err((looked, _))) = end;
-    check_utf8(input, stop, looked)?;
-    end.map(|end| (end, escapes))
-}
-
-/// The offset of the first byte from `at` on that is looked for and does not belong to an escape.
-#[inline(always)]
-fn stop_behind(
-    input: &[u8],
-    mut at: usize,
-    search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16,
-    escapes: &mut Escapes,
-) -> Result<usize, BadString> {
-    while at < input.len() {
-        let (mut found, mut next) = (marks(input, at, &search), at + BLOCK_BYTES);
-        while found != 0 {
-            let here = at + found.trailing_zeros() as usize;
-            let behind = match input.get(here) {
-                Some(b'\\') if is_short(input, here) => {
-                    *escapes = (*escapes).max(Escapes::Short);
-                    here + 2
-                }
-                Some(b'\\') => {
-                    let (behind, kind) = after_escape(input, here)?;
-                    *escapes = (*escapes).max(kind);
-                    behind
-                }
-                _ => return Ok(here),
-            };
-            if behind - at >= BLOCK_BYTES {
-                next = behind;
-                break;
-            }
-            found &= u64::MAX << (behind - at);
-        }
-        at = next;
-    }
-    Err((input.len(), "unterminated string"))
-}
-
-/// The stop at `at`, if a string can end there.
-fn end_at(input: &[u8], at: usize) -> Result<usize, BadString> {
-    if input.get(at) == Some(&b'"') { Ok(at) } else { Err((at, "control character in a string")) }
-}
-
-fn check_utf8(input: &[u8], start: usize, end: usize) -> Result<(), BadString> {
-    let text = input.get(start..end).unwrap_or_default();
-    if simdutf8::basic::from_utf8(text).is_ok() {
-        return Ok(());
-    }
-    // It does not say where.
-    std::str::from_utf8(text).map(drop).map_err(|error| (start + error.valid_up_to(), "invalid UTF-8"))
-}
-
-/// Whether the escape at `at` is one that most are. From a table: a jump by what it is would be foreseen wrongly each time.
-#[inline(always)]
-fn is_short(input: &[u8], at: usize) -> bool {
-    input.get(at + 1).is_some_and(|&byte| IS_SHORT[usize::from(byte)])
-}
-
-static IS_SHORT: [bool; 256] = {
-    let (mut is_short, mut at) = ([false; 256], 0);
-    let all = br#""\bfnrt"#;
-    while at < all.len() {
-        is_short[all[at] as usize] = true;
-        at += 1;
-    }
-    is_short
-};
-
-/// The offset behind the escape at `at`, which is none of those, and its kind.
-#[inline(never)]
-fn after_escape(input: &[u8], at: usize) -> Result<(usize, Escapes), BadString> {
-    match input.get(at + 1) {
-        Some(b'/') => Ok((at + 2, Escapes::Variant)),
-        Some(b'u') if hex_unit(input.get(at..).unwrap_or_default()).is_some() => Ok((at + 6, Escapes::Variant)),
-        Some(_) => Err((at, "invalid escape in a string")),
-        None => Err((at + 1, "unterminated string")),
-    }
 }

@@ -109,23 +109,24 @@ proptest! {
     fn a_string_ends_where_byte_after_byte_says(
         pieces in prop::collection::vec(prop_oneof![
             6 => (1..90_usize).prop_map(|count| vec![b'x'; count]),
-            4 => prop::sample::select(vec!["\\n", "\\\"", "\\\\", "\\u00e9", "é", "漢", "😀", "\u{7f}\u{80}"]).prop_map(Vec::from),
+            4 => prop::sample::select(vec!["\\n", "\\\"", "\\\\", "\\/", "\\u00e9", "é", "—", "\u{800}", "\u{d7ff}", "😀", "\u{7f}\u{80}"]).prop_map(Vec::from),
             2 => ("[é漢😀]{1,40}").prop_map(Vec::from),
-            1 => prop::sample::select(vec![&b"\xff"[..], b"\x80", b"\xc3", b"\xed\xa0\x80", b"\xe6\xbc", b"\x01", b"\""]).prop_map(Vec::from),
+            1 => prop::sample::select(vec![&b"\xff"[..], b"\x80", b"\xe0\x80\x80", b"\xf4\x90\x80\x80", b"\\x", b"\xc3", b"\xed\xa0\x80", b"\xe6\xbc", b"\x01", b"\""]).prop_map(Vec::from),
         ], 0..24),
         start in 0..3_usize,
+        mut crowd in passing::any_crowd(),
     ) {
         let input = [vec![b'!'; start], pieces.concat(), b"\"".to_vec()].concat();
         let mut end = start;
         while let Some(step) = match input.get(end) {
-            Some(b'\\') => Some(2),
-            Some(b'"' | 0..0x20) | None => None,
+            Some(b'\\') if !input[end..].starts_with(br"\x") => Some(2),
+            Some(b'\\' | b'"' | 0..0x20) | None => None,
             _ => Some(1),
         } {
             end += step;
         }
         let is_string = input.get(end) == Some(&b'"') && std::str::from_utf8(&input[start..end]).is_ok();
-        let found = string::end_of(&input, start).map(|(end, _)| end);
+        let found = ending::end_of(&input, start, &mut crowd).map(|(end, _)| end);
         prop_assert_eq!(found.ok(), is_string.then_some(end), "{:?}", String::from_utf8_lossy(&input));
     }
 
@@ -183,7 +184,11 @@ fn every_special_byte_is_found_at_every_place() {
             let mut bytes = vec![b'x'; 210];
             bytes[len] = special;
             bytes[len + 1] = 0x01;
-            assert_eq!(string::end_of(&bytes, 0).map_or_else(|(at, _)| at, |(at, _)| at), len, "{special} at {len}");
+            assert_eq!(
+                ending::end_of(&bytes, 0, &mut Crowd::default()).map_or_else(|(at, _)| at, |(at, _)| at),
+                len,
+                "{special} at {len}"
+            );
         }
     }
 }
@@ -192,7 +197,10 @@ fn every_special_byte_is_found_at_every_place() {
 fn bytes_next_to_the_special_ones_are_text() {
     let text: Vec<u8> = (0x20..=0xFF).filter(|byte| ![b'"', b'\\'].contains(byte)).cycle().take(500).collect();
     let input = [text.as_slice(), b"\""].concat();
-    assert_eq!(string::end_of(&input, 0), Err((text.iter().position(|byte| *byte >= 0x80).unwrap(), "invalid UTF-8")));
+    assert_eq!(
+        ending::end_of(&input, 0, &mut Crowd::default()),
+        Err((text.iter().position(|byte| *byte >= 0x80).unwrap(), "invalid UTF-8"))
+    );
 }
 
 #[test]
