@@ -1,7 +1,9 @@
 //! Where a JSON string ends.
 
+use wide::i8x16;
+
 use super::events::is_short_escape;
-use super::marks::{BLOCK_BYTES, marks, near, not_plain, special};
+use super::marks::{BLOCK_BYTES, PIECE_BYTES, marks, near, not_plain, special};
 use super::passing::{Crowd, Gear, pass};
 use super::string::{Escapes, hex_unit};
 
@@ -50,39 +52,96 @@ impl Text<'_> {
     #[inline(always)]
     fn stop(&mut self, crowd: &mut Crowd) -> Result<usize, BadString> {
         loop {
-            let gear = crowd.gear();
-            if gear == Gear::Wide {
-                self.unchecked.get_or_insert(self.at);
-            }
-            let passed = pass(self.input, self.at, crowd);
-            self.at = passed.end;
-            self.note(if passed.has_escapes { Escapes::Short } else { Escapes::None });
-            if self.input.get(self.at) == Some(&b'"') {
-                return Ok(self.at);
-            }
-            let marked = match gear {
-                Gear::Wide => marks(self.input, self.at, special),
-                Gear::Sparse | Gear::Dense => marks(self.input, self.at, not_plain),
+            let stop = match crowd.gear() {
+                Gear::Sparse => self.stop_if_sparse(crowd)?,
+                Gear::Dense => self.stop_if_dense(crowd)?,
+                Gear::Crowded => return self.stop_in_crowd(),
             };
-            if let Some(stop) = self.block(marked.ok_or((self.input.len(), UNTERMINATED))?)? {
+            if let Some(stop) = stop {
                 return Ok(stop);
             }
         }
     }
 
+    /// The same, as long as there is little before it.
+    #[inline(always)]
+    fn stop_if_sparse(&mut self, crowd: &mut Crowd) -> Result<Option<usize>, BadString> {
+        let mut last = self.at;
+        while crowd.gear() == Gear::Sparse {
+            let marked = self.marked(not_plain)?;
+            crowd.note_event(self.at - last);
+            last = self.at;
+            if let Some(stop) = self.block(marked)? {
+                return Ok(Some(stop));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same, as long as what there is before it are events that are crossed out.
+    #[inline(always)]
+    fn stop_if_dense(&mut self, crowd: &mut Crowd) -> Result<Option<usize>, BadString> {
+        while crowd.gear() == Gear::Dense {
+            let passed = pass(self.input, self.at);
+            let distance = passed.end - self.at;
+            self.at = passed.end;
+            self.note(if passed.has_escapes { Escapes::Short } else { Escapes::None });
+            if self.input.get(self.at) == Some(&b'"') {
+                return Ok(Some(self.at));
+            }
+            crowd.note_pass(distance);
+            if crowd.gear() == Gear::Dense {
+                let marked = self.marked(not_plain)?;
+                if let Some(stop) = self.block(marked)? {
+                    return Ok(Some(stop));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same whatever there is. Where so much is not ASCII, to look at it as a whole in the end takes less than to stop at each.
+    #[inline(always)]
+    fn stop_in_crowd(&mut self) -> Result<usize, BadString> {
+        self.unchecked = Some(self.at);
+        loop {
+            let marked = self.marked(special)?;
+            if let Some(stop) = self.block(marked)? {
+                return Ok(stop);
+            }
+        }
+    }
+
+    /// Passes over blocks without marks, and gives those of the first that has some.
+    #[inline(always)]
+    fn marked(&mut self, search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> Result<u64, BadString> {
+        loop {
+            match marks(self.input, self.at, &search) {
+                Some(0) => self.at += BLOCK_BYTES,
+                Some(marked) => return Ok(marked),
+                None => return Err((self.input.len(), UNTERMINATED)),
+            }
+        }
+    }
+
     /// Looks at what is marked of the block, one by one: the first that ends the string, or else the block is passed.
+    #[inline(always)]
     fn block(&mut self, mut marked: u64) -> Result<Option<usize>, BadString> {
         let start = self.at;
         self.at = start + BLOCK_BYTES;
         while marked != 0 {
             let here = start + marked.trailing_zeros() as usize;
-            let behind = match self.input.get(here) {
-                Some(b'\\') => {
-                    let (behind, escapes) = behind_escape(self.input, here)?;
-                    self.note(escapes);
-                    behind
+            let behind = match (self.input.get(here), self.input.get(here + 1)) {
+                // From a table: a jump by what it is would be foreseen wrongly each time.
+                (Some(b'\\'), Some(&second)) if is_short_escape(second) => {
+                    self.note(Escapes::Short);
+                    here + 2
                 }
-                Some(0x80..) => behind_character(self.input, here)?,
+                (Some(b'\\'), _) => {
+                    self.note(Escapes::Variant);
+                    behind_rare_escape(self.input, here)?
+                }
+                (Some(0x80..), _) => behind_character(self.input, here)?,
                 _ => return Ok(Some(here)),
             };
             if behind - start >= BLOCK_BYTES {
@@ -113,18 +172,19 @@ fn check_utf8(input: &[u8], start: usize, end: usize) -> Result<(), BadString> {
     std::str::from_utf8(text).map(drop).map_err(|error| (start + error.valid_up_to(), INVALID_UTF8))
 }
 
-/// The offset behind the escape at `at`, and its kind.
-fn behind_escape(input: &[u8], at: usize) -> Result<(usize, Escapes), BadString> {
+/// The offset behind the escape at `at`, which is none of the short ones.
+#[inline(never)]
+fn behind_rare_escape(input: &[u8], at: usize) -> Result<usize, BadString> {
     match input.get(at + 1) {
-        Some(&second) if is_short_escape(second) => Ok((at + 2, Escapes::Short)),
-        Some(b'/') => Ok((at + 2, Escapes::Variant)),
-        Some(b'u') if hex_unit(input.get(at..).unwrap_or_default()).is_some() => Ok((at + 6, Escapes::Variant)),
+        Some(b'/') => Ok(at + 2),
+        Some(b'u') if hex_unit(input.get(at..).unwrap_or_default()).is_some() => Ok(at + 6),
         Some(_) => Err((at, "invalid escape in a string")),
         None => Err((at + 1, UNTERMINATED)),
     }
 }
 
 /// The offset behind the character at `at`, which is not ASCII.
+#[inline(never)]
 fn behind_character(input: &[u8], at: usize) -> Result<usize, BadString> {
     let bytes = match input.get(at) {
         Some(..0xE0) => 2,

@@ -53,7 +53,7 @@ pub(super) fn near(input: &[u8], at: usize, search: impl Fn(&[u8; PIECE_BYTES]) 
 
 /// The marks of a whole block. Mostly there are none, and to learn that is less than to learn where.
 #[inline(always)]
-pub(super) fn of_block(block: &[u8; BLOCK_BYTES], search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> u64 {
+fn of_block(block: &[u8; BLOCK_BYTES], search: impl Fn(&[u8; PIECE_BYTES]) -> i8x16) -> u64 {
     let found = pieces(block, search);
     if found.into_iter().fold(i8x16::splat(0), BitOr::bitor).to_bitmask() == 0 { 0 } else { bits(found) }
 }
