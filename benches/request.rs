@@ -106,15 +106,12 @@ fn reading(c: &mut Criterion) {
 fn reading_anew(c: &mut Criterion) {
     const BODIES: usize = 16;
     let mut rng = fastrand::Rng::with_seed(7);
-    let bodies: Vec<Vec<u8>> = (0..BODIES)
-        .map(|_| {
-            format!(
-                r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}]}}"#,
-                prose::escaped(&mut rng, 1 << 20)
-            )
-        })
-        .map(String::into_bytes)
-        .collect();
+    let mut message = || format!(r#"{{"role":"user","content":"{}"}}"#, prose::escaped(&mut rng, 2 << 10));
+    let mut body = || {
+        let messages: Vec<String> = std::iter::repeat_with(&mut message).take(512).collect();
+        format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(",")).into_bytes()
+    };
+    let bodies: Vec<Vec<u8>> = std::iter::repeat_with(&mut body).take(BODIES).collect();
     let mut group = c.benchmark_group("chats_that_differ");
     group.throughput(Throughput::Bytes(bodies[0].len() as u64));
     let mut bodies_in_turn = bodies.iter().cycle();

@@ -36,7 +36,7 @@ pub(super) fn end_of(input: &[u8], start: usize, crowd: &mut Crowd) -> Result<(u
 fn far_end_of(input: &[u8], start: usize, crowd: &mut Crowd) -> Result<(usize, Escapes), BadString> {
     let mut text = Text { input, at: start, escapes: Escapes::None, unchecked: None };
     let end = text.stop(crowd).and_then(|stop| end_at(input, stop));
-    *crowd = crowd.for_next();
+    crowd.note_end(text.escapes != Escapes::None);
     if let Some(from) = text.unchecked {
         // Of two faults the first is told.
         let (Ok(looked) | Err((looked, _))) = end;

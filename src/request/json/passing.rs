@@ -47,15 +47,17 @@ impl Crowd {
         self.0 = if distance < 4 * BLOCK_BYTES { self.0 + 1 } else { self.0.saturating_sub(1) };
     }
 
-    /// Takes note of what could not be crossed out so many bytes behind the last.
+    /// Takes note of what was passed over before something that could not be crossed out.
     #[inline(always)]
-    pub(super) fn note_pass(&mut self, distance: usize) {
-        self.0 += u8::from(distance < 8 * BLOCK_BYTES);
+    pub(super) fn note_pass(&mut self, bytes: usize) {
+        self.0 += u8::from(bytes < 8 * BLOCK_BYTES);
     }
 
-    /// What the next string begins with; that it is like the last has to be seen once more.
-    pub(super) fn for_next(self) -> Self {
-        Self(self.0.saturating_sub(1))
+    /// Takes note of the end of a string: what made it crowded has to be seen again, but only one without an escape leads back to
+    /// where most blocks have nothing.
+    pub(super) fn note_end(&mut self, has_escapes: bool) {
+        let least = if has_escapes { Self::DENSE } else { 0 };
+        self.0 = self.0.saturating_sub(1).max(self.0.min(least));
     }
 }
 
@@ -91,7 +93,37 @@ fn block(piece: &Piece) -> &[u8; BLOCK_BYTES] {
 }
 
 #[cfg(test)]
-pub(super) fn any_crowd() -> impl proptest::strategy::Strategy<Value = Crowd> {
-    use proptest::strategy::Strategy;
-    (0..=Crowd::CROWDED).prop_map(Crowd)
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::request::json::ending::end_of;
+
+    pub(in crate::request::json) fn any_crowd() -> impl Strategy<Value = Crowd> {
+        (0..=Crowd::CROWDED).prop_map(Crowd)
+    }
+
+    /// The gear behind some strings of one text.
+    fn behind(crowd: &mut Crowd, strings: usize, text: &str) -> Gear {
+        for _ in 0..strings {
+            end_of(format!("{text}\"").as_bytes(), 0, crowd).unwrap();
+        }
+        crowd.gear()
+    }
+
+    #[test]
+    fn the_gear_follows_the_text() {
+        let sentence = "Words enough for a block or two, as people write them, and then a line's end or a café.\\n";
+        let (prose, plain, chinese) = (sentence.repeat(24), "no escape in any word ".repeat(100), "漢字".repeat(400));
+        let mut crowd = Crowd::default();
+        assert_eq!(behind(&mut crowd, 9, &plain), Gear::Sparse);
+        assert_eq!(behind(&mut crowd, 1, &prose), Gear::Dense, "from a few events on");
+        assert_eq!(behind(&mut crowd, 99, &prose), Gear::Dense);
+        assert_eq!(behind(&mut crowd, 1, &plain), Gear::Sparse, "a string without any leads back");
+
+        behind(&mut crowd, 1, &chinese);
+        assert_eq!(crowd, Crowd(Crowd::CROWDED - 1), "it was crowded, and the next string is to show it again");
+        assert_eq!(behind(&mut crowd, 20, &prose), Gear::Dense);
+        assert_eq!(crowd, Crowd(Crowd::DENSE), "what made it crowded is forgotten");
+    }
 }

@@ -114,7 +114,7 @@ proptest! {
             1 => prop::sample::select(vec![&b"\xff"[..], b"\x80", b"\xe0\x80\x80", b"\xf4\x90\x80\x80", b"\\x", b"\xc3", b"\xed\xa0\x80", b"\xe6\xbc", b"\x01", b"\""]).prop_map(Vec::from),
         ], 0..24),
         start in 0..3_usize,
-        mut crowd in passing::any_crowd(),
+        mut crowd in passing::tests::any_crowd(),
     ) {
         let input = [vec![b'!'; start], pieces.concat(), b"\"".to_vec()].concat();
         let mut end = start;
