@@ -64,21 +64,23 @@ impl Crowd {
 /// Passes over what there is from `at` on, as far as it is text and events that are crossed out.
 #[inline(never)]
 pub(super) fn pass(input: &[u8], mut at: usize) -> Passed {
-    let mut kinds = 0;
+    let mut has_escapes = false;
     while let Some(piece) = piece(input, at) {
-        let (left, crossed_out) = cross_out(piece, of_busy_block(block(piece), not_plain));
-        kinds |= crossed_out;
+        let (left, kinds) = cross_out(piece, of_busy_block(block(piece), not_plain));
         if left == 0 {
+            has_escapes |= kinds & ESCAPE != 0;
             at += BLOCK_BYTES;
             continue;
         }
         let plain = left.trailing_zeros() as usize;
+        // What was crossed out behind that belongs to something else.
+        has_escapes |= piece[..plain].contains(&b'\\');
         at += plain;
         if plain <= MAX_START {
             break;
         }
     }
-    Passed { end: at, has_escapes: kinds & ESCAPE != 0 }
+    Passed { end: at, has_escapes }
 }
 
 #[inline(always)]

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
+use super::string::Escapes;
 use crate::request::writer::Writer;
 use crate::testing::config;
 use serde::Deserialize;
@@ -117,17 +118,18 @@ proptest! {
         mut crowd in passing::tests::any_crowd(),
     ) {
         let input = [vec![b'!'; start], pieces.concat(), b"\"".to_vec()].concat();
-        let mut end = start;
-        while let Some(step) = match input.get(end) {
-            Some(b'\\') if !input[end..].starts_with(br"\x") => Some(2),
-            Some(b'\\' | b'"' | 0..0x20) | None => None,
-            _ => Some(1),
+        let (mut end, mut escapes) = (start, Escapes::None);
+        while let Some((step, kind)) = match (input.get(end), input.get(end + 1)) {
+            (Some(b'\\'), Some(b'u' | b'/')) => Some((2, Escapes::Variant)),
+            (Some(b'\\'), Some(b'n' | b'"' | b'\\')) => Some((2, Escapes::Short)),
+            (Some(b'\\' | b'"' | 0..0x20) | None, _) => None,
+            _ => Some((1, Escapes::None)),
         } {
-            end += step;
+            (end, escapes) = (end + step, escapes.max(kind));
         }
         let is_string = input.get(end) == Some(&b'"') && std::str::from_utf8(&input[start..end]).is_ok();
-        let found = ending::end_of(&input, start, &mut crowd).map(|(end, _)| end);
-        prop_assert_eq!(found.ok(), is_string.then_some(end), "{:?}", String::from_utf8_lossy(&input));
+        let found = ending::end_of(&input, start, &mut crowd);
+        prop_assert_eq!(found.ok(), is_string.then_some((end, escapes)), "{:?}", String::from_utf8_lossy(&input));
     }
 
     #[test]
