@@ -73,8 +73,13 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let is_bench = args.iter().any(|arg| arg == "--bench");
     let extent = Extent { divisor: if is_bench { 1 } else { 1000 } };
-    let parts: [Part; 4] =
-        [("memory", memory), ("ingest", ingest), ("lookup", lookups), ("beside", lookups_beside_a_writer)];
+    let parts: [Part; 5] = [
+        ("memory", memory),
+        ("ingest", ingest),
+        ("lookup", lookups),
+        ("beside", lookups_beside_a_writer),
+        ("two", lookups_by_two),
+    ];
     let wanted: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     for (name, run) in parts {
         if wanted.is_empty() || wanted.iter().any(|wanted| name.contains(wanted.as_str())) {
@@ -174,7 +179,7 @@ fn events_a_second(fleet: &mut [(ExactTenant, Stream)], wording: Wording, is_dec
 fn lookups(extent: Extent) {
     for (tenants, holders) in [(64, 0), (64, 4), (64, 64), (1000, 4), (1000, 64), (1000, 1000)] {
         let index = Arc::new(ExactIndex::new(PLENTY, 42));
-        let (_fleet, asked) = conversation(&index, tenants, holders);
+        let (_fleet, asked) = conversation(&index, tenants, holders, 1);
         let _others = filled(&index, 8, 2_000_000 / extent.divisor, Wording::StoredTogether);
         let times = lookup_times(&index, &asked, 20_000 / extent.divisor);
         println!("lookup: {LONG} blocks, {tenants} tenants, {holders} hold it to 24 lengths: {}", times.shown());
@@ -184,7 +189,7 @@ fn lookups(extent: Extent) {
 /// The same lookups while another thread applies events: a million block events a second, or as many as it can.
 fn lookups_beside_a_writer(extent: Extent) {
     let index = Arc::new(ExactIndex::new(PLENTY, 42));
-    let (_fleet, asked) = conversation(&index, 64, 64);
+    let (_fleet, asked) = conversation(&index, 64, 64, 1);
     let mut fleet = filled(&index, 64, 1_000_000 / extent.divisor, Wording::StoredTogether);
     let alone = lookup_times(&index, &asked, 100_000 / extent.divisor);
     println!("beside nobody: {}", alone.shown());
@@ -211,6 +216,44 @@ fn lookups_beside_a_writer(extent: Extent) {
     }
 }
 
+/// Lookups by two threads of one index, of the same prompt and of prompts that share a system prompt; and of an index
+/// each, which share nothing and so say what the machine itself makes of a second thread.
+fn lookups_by_two(extent: Extent) {
+    let times = 200_000 / extent.divisor;
+    let prepared: Vec<_> = (0..2)
+        .map(|_| {
+            let index = Arc::new(ExactIndex::new(PLENTY, 42));
+            let (fleet, asked) = conversation(&index, 64, 4, 1);
+            let (more, other) = conversation(&index, 64, 4, 2);
+            (index, [fleet, more], [asked, other])
+        })
+        .collect();
+    let read = |at: usize, which: usize| {
+        let (index, _, asked) = &prepared[at];
+        let asked = &asked[which];
+        let mut matches = ExactMatches::new();
+        (0..times).for_each(|_| index.lookup(black_box(asked), &mut matches));
+    };
+    let by = |second: Option<(usize, usize)>| {
+        let start = Instant::now();
+        thread::scope(|scope| {
+            second.map(|(at, which)| scope.spawn(move || read(at, which)));
+            read(0, 0);
+        });
+        start.elapsed().as_secs_f64()
+    };
+    let cases =
+        [("one index, the same prompt", (0, 0)), ("one index, another prompt", (0, 1)), ("an index each", (1, 0))];
+    for (name, second) in cases {
+        let mut scaling: Vec<_> = (0..9).map(|_| 2.0 * by(None) / by(Some(second))).collect();
+        scaling.sort_by(f64::total_cmp);
+        println!(
+            "two threads on {name}: {:.2} times the lookups of one (median of 9, {:.2} to {:.2})",
+            scaling[4], scaling[0], scaling[8]
+        );
+    }
+}
+
 /// Applies so many block events a second, made on the way, until told to stop.
 fn write_at(rate: f64, fleet: &mut [(ExactTenant, Stream)], stop: &AtomicBool, applied: &AtomicU64) {
     let (start, mut batch, tenants) = (Instant::now(), Batch::default(), fleet.len());
@@ -230,10 +273,18 @@ fn write_at(rate: f64, fleet: &mut [(ExactTenant, Stream)], stop: &AtomicBool, a
 }
 
 /// A prompt of which `holders` tenants know the beginning, each up to one of 24 turns; all know the system prompt.
-fn conversation(index: &Arc<ExactIndex>, tenants: usize, holders: usize) -> (Vec<ExactTenant>, Vec<BlockHash>) {
-    let mut rng = fastrand::Rng::with_seed(99);
-    let ids: Vec<u32> = (0..LONG * BLOCK_TOKENS.get() as usize).map(|_| rng.u32(..128_000)).collect();
-    let names: Vec<EngineHash> = (0..LONG).map(|_| EngineHash(rng.u64(..))).collect();
+/// What comes after the system prompt differs by `seed`.
+fn conversation(
+    index: &Arc<ExactIndex>,
+    tenants: usize,
+    holders: usize,
+    seed: u64,
+) -> (Vec<ExactTenant>, Vec<BlockHash>) {
+    let (mut system, mut own) = (fastrand::Rng::with_seed(99), fastrand::Rng::with_seed(seed));
+    let mut rng = |block: usize| if block < SYSTEM { &mut system } else { &mut own }.u64(..);
+    let block_tokens = BLOCK_TOKENS.get() as usize;
+    let ids: Vec<u32> = (0..LONG * block_tokens).map(|at| (rng(at / block_tokens) % 128_000) as u32).collect();
+    let names: Vec<EngineHash> = (0..LONG).map(|block| EngineHash(rng(block))).collect();
     let mut fleet = Vec::new();
     for nth in 0..tenants {
         let turn = if nth < holders { 24 - nth % 24 } else { 0 };

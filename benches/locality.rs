@@ -189,6 +189,39 @@ fn beside_others(c: &mut Criterion) {
     group.finish();
 }
 
+/// Lookups of many conversations, all behind one system prompt, by one thread and by two: of one index, and of an index
+/// each, which share nothing and so say what the machine itself makes of a second thread.
+fn by_two(c: &mut Criterion) {
+    let mut group = c.benchmark_group("lookups_by");
+    let indexes = [conversations(64, 4).0, conversations(64, 4).0];
+    let asked: Vec<_> = (0..2000).map(|other| prompt(other + 10_000, SYSTEM, 700)).collect();
+    let (even, odd) = asked.split_at(1000);
+    let read = |index: &LocalityIndex, asked: &[Arc<[BlockHash]>], times: u64| {
+        let mut matches = Matches::new();
+        asked.iter().cycle().take(times as usize).for_each(|chain| index.lookup(black_box(chain), &mut matches));
+    };
+    group.bench_function("one", |b| {
+        b.iter_custom(|times| {
+            let start = Instant::now();
+            read(&indexes[0], even, times);
+            start.elapsed()
+        });
+    });
+    for (name, second) in [("two_of_one_index", &indexes[0]), ("two_of_an_index_each", &indexes[1])] {
+        group.bench_function(name, |b| {
+            b.iter_custom(|times| {
+                let start = Instant::now();
+                thread::scope(|scope| {
+                    scope.spawn(|| read(second, odd, times));
+                    read(&indexes[0], even, times);
+                });
+                start.elapsed()
+            });
+        });
+    }
+    group.finish();
+}
+
 fn quick() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(300))
@@ -196,5 +229,5 @@ fn quick() -> Criterion {
         .sample_size(20)
 }
 
-criterion_group! { name = benches; config = quick(); targets = lookups, changes, at_the_budget, beside_others }
+criterion_group! { name = benches; config = quick(); targets = lookups, changes, at_the_budget, beside_others, by_two }
 criterion_main!(benches);

@@ -5,8 +5,9 @@
 
 use super::Tenant;
 use super::bytes::hashes_within;
+use super::holder::{Counts, Holder};
 use super::lru::HoldId;
-use super::run::{Holder, Overlap, Run};
+use super::run::{Overlap, Run};
 use super::shards::MAX_RUNS;
 use super::writer::{Keep, Room, Step, Writer};
 use crate::prefix::BlockHash;
@@ -135,15 +136,16 @@ impl Writer {
         let mut base = 0;
         self.path.clear();
         while base < chain.len() {
-            let look = |run: &Run| (run.blocks(), run.holder(tenant).copied());
-            let Some((run_blocks, Some(holder))) = self.shards.read(chain[base], look) else { break };
-            if holder.blocks == 0 {
+            let look =
+                |run: &Run| (run.blocks(), run.holder(tenant).map(|holder| (holder.hold, holder.counts().blocks)));
+            let Some((run_blocks, Some((hold, blocks)))) = self.shards.read(chain[base], look) else { break };
+            if blocks == 0 {
                 break;
             }
-            self.path.push(Step { hold: holder.hold, run_blocks: run_blocks as u32 });
+            self.path.push(Step { hold, run_blocks: run_blocks as u32 });
             touched.base = base;
-            touched.blocks += holder.blocks;
-            if (holder.blocks as usize) < run_blocks {
+            touched.blocks += blocks;
+            if (blocks as usize) < run_blocks {
                 break;
             }
             base += run_blocks;
@@ -178,7 +180,7 @@ impl Writer {
         let before = self.holds.blocks(hold);
         let grown = run_blocks.saturating_sub(before);
         if grown > 0 {
-            self.edit_holder(key, tenant, |holder| holder.blocks = run_blocks);
+            self.recount(key, tenant, |counts| Counts { blocks: run_blocks, ..counts });
             self.holds.set_blocks(hold, run_blocks);
             self.totals.blocks += u64::from(grown);
         }
@@ -209,14 +211,18 @@ impl Writer {
         let key = rest[0];
         let mut is_new = false;
         loop {
-            let look = |run: &Run| (run.compare(rest), run.holder(tenant).copied(), run.holder_growth_bytes());
+            let look = |run: &Run| {
+                let overlap = run.compare(rest);
+                let hold = run.holder(tenant).map(|it| it.hold).ok_or_else(|| run.holder_growth_bytes());
+                (overlap, hold, run.extension_bytes(rest.len().saturating_sub(overlap.run)))
+            };
             let (missing, bytes) = match self.shards.read(key, look) {
                 Some((overlap, ..)) if !overlap.is_whole() => return None,
-                Some((Overlap { run, .. }, Some(Holder { hold, .. }), _)) => {
-                    let Some(run_blocks) = self.extend_run(key, run, rest, keep) else { continue };
+                Some((Overlap { run, .. }, Ok(hold), extension)) => {
+                    let Some(run_blocks) = self.extend_run(key, run, rest, extension, keep) else { continue };
                     return Some(Admitted { key, hold, run_blocks, is_new });
                 }
-                Some((_, None, growth)) => (Missing::Holder, growth),
+                Some((_, Err(growth), _)) => (Missing::Holder, growth),
                 None => (Missing::Run, self.shards.growth_bytes(key) + Run::bytes_for(rest.len())),
             };
             match (self.make_room(bytes + self.holds.growth_bytes(1), keep), missing) {
@@ -233,20 +239,18 @@ impl Writer {
     }
 
     /// Makes the run `key` longer by the blocks of `rest` after its `run_blocks`, if they are not known and the run can
-    /// be longer; returns how long it is then, or nothing if something was evicted for it, perhaps from this very run.
+    /// be longer, by so many `bytes`; returns how long it is then, or nothing if something was evicted for it, perhaps
+    /// from this very run.
     fn extend_run(
         &mut self,
         key: BlockHash,
         run_blocks: usize,
         rest: &[BlockHash],
+        bytes: Option<usize>,
         keep: Option<Keep>,
     ) -> Option<usize> {
         let more = &rest[run_blocks..];
-        let bytes = match more.first() {
-            Some(&next) if !self.shards.contains(next) => self.shards.read(key, |run| run.extension_bytes(more.len())),
-            _ => None,
-        };
-        let Some(bytes) = bytes.flatten() else { return Some(run_blocks) };
+        let Some(bytes) = bytes.filter(|_| !self.shards.contains(more[0])) else { return Some(run_blocks) };
         match self.make_room(bytes, keep) {
             Room::Free => self.lengthen(key, more),
             Room::Made => return None,
@@ -281,11 +285,11 @@ impl Writer {
 
     fn add_run(&mut self, tenant: Tenant, hashes: &[BlockHash], previous: Option<BlockHash>) -> Admitted {
         if let Some(previous) = previous {
-            self.shards.write(previous, Run::mark_followed);
+            self.shards.read(previous, Run::mark_followed);
         }
         let (key, mut run) = (hashes[0], Run::new(hashes));
         let hold = self.holds.add(key, 0);
-        run.add_holder(Holder { tenant, blocks: 0, in_flight: 0, hold });
+        run.add_holder(Holder::new(tenant, hold, Counts::NONE));
         let bytes = run.bytes();
         let table_growth = self.shards.insert(key, Box::new(run));
         self.charge_run_bytes(0, bytes + table_growth);
@@ -294,7 +298,7 @@ impl Writer {
     }
 
     fn add_holder(&mut self, tenant: Tenant, key: BlockHash) {
-        let holder = Holder { tenant, blocks: 0, in_flight: 0, hold: self.holds.add(key, 0) };
+        let holder = Holder::new(tenant, self.holds.add(key, 0), Counts::NONE);
         let growth = self.shards.write(key, |run| run.add_holder(holder)).unwrap_or(0);
         self.charge_run_bytes(0, growth);
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::LocalityIndex;
 use super::Tenant;
+use super::holder::Counts;
 use super::lru::HoldId;
 use super::run::Run;
 use super::writer::Writer;
@@ -19,7 +20,7 @@ impl LocalityIndex {
             run_bytes += run.bytes();
             runs += 1;
             for holder in run.holders() {
-                let entry = (holder.blocks, holder.in_flight, holder.hold, run.blocks());
+                let entry = (holder.counts(), holder.hold, run.blocks());
                 holders.insert((holder.tenant, key), entry);
             }
         });
@@ -32,12 +33,12 @@ impl LocalityIndex {
     }
 }
 
-type Holders = HashMap<(Tenant, BlockHash), (u32, u32, HoldId, usize)>;
+type Holders = HashMap<(Tenant, BlockHash), (Counts, HoldId, usize)>;
 
 fn check_run(key: BlockHash, run: &Run) {
     assert_eq!(run.hashes()[0], key, "a run is under another key");
     assert!(!run.holders().is_empty(), "a run without holders was left");
-    let reach = run.holders().iter().map(|h| if h.in_flight > 0 { run.blocks() } else { h.blocks as usize }).max();
+    let reach = run.holders().iter().map(|h| h.counts().reach(run.blocks())).max();
     assert_eq!(reach, Some(run.blocks()), "blocks that nobody reaches were left");
     let order: Vec<_> = run.holders().iter().map(|h| (h.tenant.slot, h.tenant.generation)).collect();
     assert!(order.is_sorted_by(|a, b| a < b), "holders are out of order");
@@ -52,7 +53,7 @@ fn check_lists(writer: &Writer, holders: &Holders) {
         let mut seen = HashSet::new();
         for (place, id) in all.iter().enumerate() {
             let run = writer.holds.run(*id);
-            let (blocks, in_flight, hold, run_blocks) = holders[&(tenant, run)];
+            let (Counts { blocks, in_flight }, hold, run_blocks) = holders[&(tenant, run)];
             assert!(seen.insert(run), "a tenant holds a run twice");
             assert_eq!(hold, *id, "a holder points to another hold");
             assert_eq!(blocks, writer.holds.blocks(*id), "hold and holder disagree");

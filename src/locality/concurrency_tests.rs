@@ -156,3 +156,26 @@ fn restarts_claims_and_lookups_together_leave_nothing_behind() {
     let stats = index.stats();
     assert_eq!((stats.bytes, stats.runs, stats.holds, stats.overlay_blocks), (0, 0, 0, 0));
 }
+
+#[test]
+fn what_a_claim_hands_over_is_held_at_every_moment() {
+    let index = std::sync::Arc::new(LocalityIndex::new(8 << 20, 42));
+    let tenant = index.join(100);
+    let prompt: std::sync::Arc<[BlockHash]> = chain(0..48).into();
+    index.insert(tenant, &prompt);
+    let turn = parking_lot::Mutex::new(());
+    beside(
+        |_| {
+            let _turn = turn.lock();
+            let guard = index.begin(tenant, std::sync::Arc::clone(&prompt));
+            index.set_capacity(tenant, 0);
+            index.set_capacity(tenant, 100);
+            guard.commit();
+        },
+        |matches, _| {
+            index.lookup(&prompt, matches);
+            assert_eq!(matches.blocks(tenant), 48, "neither assumed nor claimed");
+        },
+    );
+    index.check();
+}

@@ -55,7 +55,7 @@ impl LocalityIndex {
                 return;
             };
             if base + run_blocks >= blocks.len() {
-                self.shards.write(blocks[base], Run::mark_followed);
+                self.shards.read(blocks[base], Run::mark_followed);
                 return;
             }
             base += run_blocks;

@@ -30,6 +30,7 @@ mod assumed;
 mod bytes;
 mod copy;
 mod exact;
+mod holder;
 mod lru;
 mod matches;
 mod overlay;
@@ -98,7 +99,7 @@ struct Counters {
 // === impl LocalityIndex ===
 
 impl LocalityIndex {
-    /// An empty index that never allocates more than `budget_bytes` for its entries (16 KiB of empty shards and some
+    /// An empty index that never allocates more than `budget_bytes` for its entries (256 KiB of empty shards and some
     /// 60 bytes a tenant come on top). `seed` is a secret that keeps outsiders from choosing where entries are put.
     pub fn new(budget_bytes: usize, seed: u64) -> Self {
         let shards = Arc::new(Shards::new(seed));

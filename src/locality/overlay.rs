@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::LocalityIndex;
 use super::Tenant;
+use super::holder::Counts;
 use super::run::Run;
 use super::writer::{Step, Writer};
 use crate::prefix::BlockHash;
@@ -96,16 +97,13 @@ impl Writer {
     fn claim_run(&mut self, tenant: Tenant, rest: &[BlockHash], previous: Option<BlockHash>) -> Option<Step> {
         let admitted = self.admit(tenant, rest, previous, None)?;
         let run_blocks = admitted.run_blocks as u32;
-        let mut is_first = false;
-        self.edit_holder(admitted.key, tenant, |holder| {
-            is_first = holder.in_flight == 0;
-            holder.in_flight += 1;
-        });
+        let one_more = |counts: Counts| Counts { in_flight: counts.in_flight + 1, ..counts };
+        let (_, counts) = self.recount(admitted.key, tenant, one_more);
         let (slot, holds) = self.live_lists(tenant)?;
         if admitted.is_new {
             slot.lists.claimed.push_newest(holds, admitted.hold);
         }
-        if is_first {
+        if counts.in_flight == 1 {
             slot.in_flight_blocks += u64::from(run_blocks);
             self.totals.in_flight_blocks += u64::from(run_blocks);
         }
@@ -132,17 +130,14 @@ impl Writer {
     }
 
     fn release_run(&mut self, tenant: Tenant, step: Step) {
-        let mut is_last = false;
-        let is_gone = self.edit_holder(self.holds.run(step.hold), tenant, |holder| {
-            holder.in_flight = holder.in_flight.saturating_sub(1);
-            is_last = holder.in_flight == 0;
-        });
+        let one_less = |counts: Counts| Counts { in_flight: counts.in_flight.saturating_sub(1), ..counts };
+        let (before, after) = self.recount(self.holds.run(step.hold), tenant, one_less);
         let Some((slot, holds)) = self.live_lists(tenant) else { return };
-        if is_gone {
+        if after == Counts::NONE {
             slot.lists.claimed.unlink(holds, step.hold);
             holds.remove(step.hold);
         }
-        if is_last {
+        if before.in_flight == 1 {
             slot.in_flight_blocks -= u64::from(step.run_blocks);
             self.totals.in_flight_blocks -= u64::from(step.run_blocks);
         }

@@ -9,11 +9,13 @@
 //! Invariants: a run has a block; holders are ordered by slot and generation; some holder reaches the last block.
 
 use std::mem::size_of;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use smallvec::SmallVec;
 
 use super::Tenant;
 use super::bytes::heap_bytes;
+use super::holder::{Counts, Holder};
 use super::lru::HoldId;
 use super::matches::{Held, Matches};
 use crate::prefix::BlockHash;
@@ -25,21 +27,9 @@ const MAX_GROWN_BLOCKS: usize = 2048;
 pub(super) struct Run {
     hashes: Vec<BlockHash>,
     /// Another run has followed this one at some time.
-    is_followed: bool,
+    is_followed: AtomicBool,
     /// Most runs are one conversation's turn at one backend, so one holder is kept without an allocation.
     holders: SmallVec<[Holder; 1]>,
-}
-
-/// One tenant's part of a run. At least one of its two counts is not 0.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Holder {
-    pub(super) tenant: Tenant,
-    /// Leading blocks of the run that the tenant is assumed to hold.
-    pub(super) blocks: u32,
-    /// Requests in flight whose prompts run through here; while there are any, the whole run counts as held.
-    pub(super) in_flight: u32,
-    /// The place of the assumed blocks in the tenant's order of use.
-    pub(super) hold: HoldId,
 }
 
 /// How far a prompt goes along a run.
@@ -49,16 +39,6 @@ pub(super) struct Overlap {
     pub(super) shared: usize,
     /// Blocks of the run.
     pub(super) run: usize,
-}
-
-/// What an edit of a holder did to its run.
-pub(super) struct Edited {
-    pub(super) bytes_before: usize,
-    pub(super) bytes_after: usize,
-    /// The holder had nothing left and was taken out.
-    pub(super) is_holder_gone: bool,
-    /// That was the last holder: the run is to be removed.
-    pub(super) is_run_empty: bool,
 }
 
 // === impl Overlap ===
@@ -75,7 +55,7 @@ impl Overlap {
 impl Run {
     /// A run without holders; `hashes` is not empty.
     pub(super) fn new(hashes: &[BlockHash]) -> Self {
-        Self { hashes: hashes.to_vec(), is_followed: false, holders: SmallVec::new() }
+        Self { hashes: hashes.to_vec(), is_followed: AtomicBool::new(false), holders: SmallVec::new() }
     }
 
     /// Bytes that [`Run::new`] allocates for `blocks` blocks, itself included.
@@ -110,8 +90,9 @@ impl Run {
     pub(super) fn note_matches(&self, rest: &[BlockHash], base: usize, matches: &mut Matches) -> Overlap {
         let shared = self.search_shared(rest);
         for holder in &self.holders {
-            let assumed = shared.min(holder.blocks as usize) as u32;
-            let in_flight = if holder.in_flight > 0 { shared as u32 } else { 0 };
+            let counts = holder.counts();
+            let assumed = shared.min(counts.blocks as usize) as u32;
+            let in_flight = if counts.in_flight > 0 { shared as u32 } else { 0 };
             matches.note(holder.tenant, base as u32, Held { blocks: assumed.max(in_flight), assumed, in_flight });
         }
         Overlap { shared, run: self.hashes.len() }
@@ -150,35 +131,48 @@ impl Run {
         growth
     }
 
-    /// Changes a tenant's holder, takes it out if it has nothing left, and drops the blocks that nobody reaches.
-    pub(super) fn edit_holder(&mut self, tenant: Tenant, edit: impl FnOnce(&mut Holder)) -> Option<Edited> {
-        let at = self.position(tenant).ok()?;
-        let bytes_before = self.bytes();
-        let holder = &mut self.holders[at];
-        edit(holder);
-        let is_holder_gone = holder.blocks == 0 && holder.in_flight == 0;
-        if is_holder_gone {
+    /// Changes a tenant's counts where that changes nothing else: the holder stays, and so does the run's length. So
+    /// it is with most changes, and they can be made beside readers. False, and nothing changes, with all others.
+    #[must_use]
+    pub(super) fn try_recount(&self, holder: &Holder, counts: Counts) -> bool {
+        let whole = self.hashes.len();
+        let is_alone = || self.holders.iter().all(|it| it.tenant == holder.tenant || it.counts().reach(whole) < whole);
+        let (before, after) = (holder.counts().reach(whole), counts.reach(whole));
+        let is_simple = counts != Counts::NONE && (after >= before || after == whole || !is_alone());
+        if is_simple {
+            holder.set(counts);
+        }
+        is_simple
+    }
+
+    /// Changes a tenant's counts, takes the holder out if it has nothing left, and drops the blocks that nobody reaches.
+    /// True if that was the last holder, and the run is to be removed.
+    #[must_use]
+    pub(super) fn recount(&mut self, tenant: Tenant, counts: Counts) -> bool {
+        let Ok(at) = self.position(tenant) else { return false };
+        self.holders[at].set(counts);
+        if counts == Counts::NONE {
             self.holders.remove(at);
             if self.holders.len() <= self.holders.capacity() / 4 || self.holders.len() == 1 {
                 self.holders.shrink_to_fit();
             }
         }
-        let is_run_empty = self.holders.is_empty();
-        if !is_run_empty {
+        if !self.holders.is_empty() {
             self.drop_unreached();
         }
-        Some(Edited { bytes_before, bytes_after: self.bytes(), is_holder_gone, is_run_empty })
+        self.holders.is_empty()
     }
 
     /// The last part of this run, from block `at` on, as a run of its own; `hold_of` is told each holder that goes
     /// over and how many of its blocks do, and makes a place in its tenant's order of use for them.
     pub(super) fn tail(&self, at: usize, mut hold_of: impl FnMut(&Holder, u32) -> HoldId) -> Self {
         let mut holders = SmallVec::with_capacity(self.reaching_beyond(at));
-        for holder in self.holders.iter().filter(|holder| holder.reaches_beyond(at)) {
-            let blocks = holder.blocks.saturating_sub(at as u32);
-            holders.push(Holder { blocks, hold: hold_of(holder, blocks), ..*holder });
+        for holder in self.holders.iter().filter(|holder| holder.counts().reaches_beyond(at)) {
+            let counts = holder.counts();
+            let counts = Counts { blocks: counts.blocks.saturating_sub(at as u32), ..counts };
+            holders.push(Holder::new(holder.tenant, hold_of(holder, counts.blocks), counts));
         }
-        Self { hashes: self.hashes[at..].to_vec(), is_followed: self.is_followed, holders }
+        Self { hashes: self.hashes[at..].to_vec(), is_followed: AtomicBool::new(self.is_followed()), holders }
     }
 
     /// Bytes by which a cut at `at` makes this run and its tail larger together, at most.
@@ -192,25 +186,25 @@ impl Run {
 
     /// Holders that have something at or after block `at`.
     pub(super) fn reaching_beyond(&self, at: usize) -> usize {
-        self.holders.iter().filter(|holder| holder.reaches_beyond(at)).count()
+        self.holders.iter().filter(|holder| holder.counts().reaches_beyond(at)).count()
     }
 
     /// Whether another run has followed this one at some time.
     pub(super) fn is_followed(&self) -> bool {
-        self.is_followed
+        self.is_followed.load(Relaxed)
     }
 
-    /// Says that there is another run after this one.
-    pub(super) fn mark_followed(&mut self) {
-        self.is_followed = true;
+    /// Says that there is another run after this one. Nothing to readers, who go by the blocks alone.
+    pub(super) fn mark_followed(&self) {
+        self.is_followed.store(true, Relaxed);
     }
 
-    /// Bytes by which `more` blocks at the end make this run larger; nothing if it cannot be made longer: the place
-    /// where it ends must stay when another run begins there, and when a claim ends there.
+    /// Bytes by which `more` blocks at the end make this run larger; nothing if there are none, or if it cannot be made
+    /// longer: the place where it ends must stay when another run begins there, and when a claim ends there.
     pub(super) fn extension_bytes(&self, more: usize) -> Option<usize> {
         let blocks = self.hashes.len() + more;
-        let is_claimed = || self.holders.iter().any(|holder| holder.in_flight > 0);
-        if self.is_followed || blocks > MAX_GROWN_BLOCKS || is_claimed() {
+        let is_claimed = || self.holders.iter().any(|holder| holder.counts().in_flight > 0);
+        if more == 0 || self.is_followed() || blocks > MAX_GROWN_BLOCKS || is_claimed() {
             return None;
         }
         let now = heap_bytes(self.hashes.capacity() * size_of::<BlockHash>());
@@ -229,10 +223,11 @@ impl Run {
 
     /// Leaves the blocks of `head`, a copy of the first blocks; returns the former vector, to be freed after the lock.
     pub(super) fn shorten(&mut self, head: Vec<BlockHash>) -> Vec<BlockHash> {
-        for holder in &mut self.holders {
-            holder.blocks = holder.blocks.min(head.len() as u32);
+        for holder in &self.holders {
+            let counts = holder.counts();
+            holder.set(Counts { blocks: counts.blocks.min(head.len() as u32), ..counts });
         }
-        self.is_followed = true;
+        self.mark_followed();
         std::mem::replace(&mut self.hashes, head)
     }
 
@@ -268,10 +263,10 @@ impl Run {
 
     fn drop_unreached(&mut self) {
         let whole = self.hashes.len();
-        if self.holders.iter().any(|holder| holder.in_flight > 0 || holder.blocks as usize >= whole) {
+        let reach = self.holders.iter().map(|holder| holder.counts().reach(whole)).max().unwrap_or(whole);
+        if reach == whole {
             return;
         }
-        let reach = self.holders.iter().map(|holder| holder.blocks as usize).max().unwrap_or(whole);
         self.hashes.truncate(reach.max(1));
         // Eviction nibbles; giving back each block at once would copy the whole run for each.
         if self.hashes.len() <= self.hashes.capacity() / 4 * 3 {
@@ -283,14 +278,6 @@ impl Run {
 /// Whether all of them are, without a branch for each.
 fn are_equal(left: &[BlockHash], right: &[BlockHash]) -> bool {
     left.iter().zip(right).fold(0, |all, (left, right)| all | (left.0 ^ right.0)) == 0
-}
-
-// === impl Holder ===
-
-impl Holder {
-    fn reaches_beyond(&self, at: usize) -> bool {
-        self.in_flight > 0 || self.blocks as usize > at
-    }
 }
 
 fn holder_bytes(capacity: usize) -> usize {

@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Tenant;
+use super::holder::{Counts, Holder};
 use super::lru::{HoldId, Holds, List};
-use super::run::{Edited, Holder};
-use super::shards::Shards;
+use super::shards::{Recounted, Shards};
 use crate::prefix::BlockHash;
 
 /// Retired holds swept by every change. More than a change adds at most times, so that sweeping gains on restarts.
@@ -270,7 +270,7 @@ impl Writer {
         let Some(hold) = self.live(tenant).and_then(|slot| slot.lists.used.oldest()) else { return false };
         let held = self.holds.blocks(hold);
         let left = held.saturating_sub(blocks);
-        let is_gone = self.edit_holder(self.holds.run(hold), tenant, |holder| holder.blocks = left);
+        let (_, after) = self.recount(self.holds.run(hold), tenant, |counts| Counts { blocks: left, ..counts });
         self.holds.set_blocks(hold, left);
         let slot = &mut self.slots[tenant.slot as usize];
         slot.blocks -= held - left;
@@ -278,7 +278,7 @@ impl Writer {
         self.totals.evicted_blocks += u64::from(held - left);
         if left == 0 {
             slot.lists.used.unlink(&mut self.holds, hold);
-            if is_gone {
+            if after == Counts::NONE {
                 self.holds.remove(hold);
             } else {
                 slot.lists.claimed.push_newest(&mut self.holds, hold);
@@ -287,16 +287,20 @@ impl Writer {
         true
     }
 
-    /// Changes a holder; removes it, and its run, when nothing is left. True if the holder is gone.
-    pub(super) fn edit_holder(&mut self, run: BlockHash, tenant: Tenant, edit: impl FnOnce(&mut Holder)) -> bool {
-        let edited = self.shards.write(run, |run| run.edit_holder(tenant, edit)).flatten();
-        let Some(Edited { bytes_before, bytes_after, is_holder_gone, is_run_empty }) = edited else { return true };
-        self.charge_run_bytes(bytes_before, bytes_after);
-        if is_run_empty && let Some((run, table_bytes)) = self.shards.remove(run) {
-            self.charge_run_bytes(run.bytes() + table_bytes, 0);
-            self.totals.runs -= 1;
-        }
-        is_holder_gone
+    /// Changes the counts of a holder; removes it, and its run, when nothing is left. Returns the counts before and
+    /// after.
+    pub(super) fn recount(
+        &mut self,
+        run: BlockHash,
+        tenant: Tenant,
+        change: impl FnOnce(Counts) -> Counts,
+    ) -> (Counts, Counts) {
+        let Some(Recounted { before, after, bytes, is_run_gone }) = self.shards.recount(run, tenant, change) else {
+            return (Counts::NONE, Counts::NONE);
+        };
+        self.charge_run_bytes(bytes.0, bytes.1);
+        self.totals.runs -= usize::from(is_run_gone);
+        (before, after)
     }
 }
 
@@ -324,7 +328,7 @@ impl Writer {
         if *lists == Lists::EMPTY {
             entry.remove();
         }
-        self.edit_holder(self.holds.run(hold), tenant, |holder| (holder.blocks, holder.in_flight) = (0, 0));
+        self.recount(self.holds.run(hold), tenant, |_| Counts::NONE);
         self.holds.remove(hold);
         true
     }
@@ -356,7 +360,7 @@ impl Writer {
             let before = run.bytes();
             let former = run.shorten(head);
             for holder in run.holders() {
-                self.holds.set_blocks(holder.hold, holder.blocks);
+                self.holds.set_blocks(holder.hold, holder.counts().blocks);
             }
             (before, run.bytes(), former)
         });
@@ -377,7 +381,7 @@ impl Lists {
     fn insert_tail(&mut self, holds: &mut Holds, head: &Holder, tail: HoldId) {
         if holds.blocks(tail) > 0 {
             self.used.insert_behind(holds, Some(head.hold), tail);
-        } else if head.blocks == 0 {
+        } else if head.counts().blocks == 0 {
             self.claimed.insert_behind(holds, Some(head.hold), tail);
         } else {
             self.claimed.push_newest(holds, tail);
