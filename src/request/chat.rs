@@ -54,7 +54,8 @@ fn read_message<'a>(scanner: &mut Scanner<'a>, out: &mut Segments<'a>) -> Result
         out.push(Segment::Json(scanner.skip()?));
         return Ok(());
     }
-    out.push(Segment::Header(Header::Message, EMPTY));
+    // The header's place; what it says is known at the end.
+    out.push(Segment::Part);
     let begin = scanner.position();
     let mut message = Message::default();
     scanner.object(|key, scanner| message.member(key, scanner, out, start))?;
@@ -89,14 +90,14 @@ impl<'a> Message<'a> {
     }
 
     /// Completes the message that begins at `start`; `json` is its text. Its content already stands behind `start`.
-    fn finish(self, out: &mut Segments<'a>, start: usize, json: &'a [u8]) -> Result<(), JsonError> {
+    fn finish(&self, out: &mut Segments<'a>, start: usize, json: &'a [u8]) -> Result<(), JsonError> {
         let kind = self.kind.unwrap_or(EMPTY);
         let name = self.name.unwrap_or(EMPTY);
         match kind.bytes().as_ref() {
             b"function_call" | b"custom_tool_call" => {
                 out.truncate(start);
                 out.push(Segment::Header(Header::Call, name));
-                self.arguments.into_iter().for_each(|arguments| out.push(arguments));
+                self.arguments.iter().for_each(|arguments| out.push(*arguments));
             }
             b"function_call_output" | b"custom_tool_call_output" => {
                 out.set(start, Segment::Header(Header::CallResult, EMPTY));
@@ -113,7 +114,7 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    fn finish_message(self, out: &mut Segments<'a>, start: usize) -> Result<(), JsonError> {
+    fn finish_message(&self, out: &mut Segments<'a>, start: usize) -> Result<(), JsonError> {
         out.set(start, Segment::Header(Header::Message, self.role.unwrap_or(EMPTY)));
         let mut before_content = start + 1;
         if let Some(name) = self.name {

@@ -148,6 +148,8 @@ impl<'a> Scanner<'a> {
         self.quoted("expected a string")
     }
 
+    // Inlined, so that a string goes on in registers: most are short, and through memory it takes as long as to read it.
+    #[inline(always)]
     fn quoted(&mut self, expected: &'static str) -> Scan<RawStr<'a>> {
         self.space();
         if self.byte() != Some(b'"') {
@@ -297,6 +299,7 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
+    #[inline(always)]
     fn key(&mut self) -> Scan<RawStr<'a>> {
         let key = self.quoted("expected a member name")?;
         self.expect(b':', "expected ':' after a member name")?;

@@ -15,8 +15,10 @@ pub(crate) struct RawStr<'a> {
     escapes: Escapes,
 }
 
-/// How a string is spelled.
+/// How a string is spelled. As large as what stands beside it: a string is moved by words, and a word of which a single
+/// byte was just written has to be waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[repr(usize)]
 pub(super) enum Escapes {
     /// As it is.
     #[default]
