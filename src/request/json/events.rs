@@ -9,8 +9,8 @@ pub(super) type Piece = [u8; BLOCK_BYTES + 2];
 /// The last place where an event can start and end within the block, whatever it is.
 pub(super) const MAX_START: usize = BLOCK_BYTES - 3;
 
-/// Events of a block that are crossed out. Few blocks of prose have more.
-const MAX_EVENTS: usize = 3;
+/// Events of a block that are crossed out without a branch. Few blocks of prose have more, and those have one branch.
+const USUAL_EVENTS: usize = 2;
 
 /// Kinds of events, a bit each.
 pub(super) type Kinds = u8;
@@ -89,13 +89,23 @@ fn kind(first: u8, second: u8, third: u8) -> Kinds {
     FIRST[usize::from(first)] & SECOND[usize::from(second)] & THIRD[usize::from(third)]
 }
 
-/// The marks without those of the first few events, and the kinds that these were of. What is left begins with something else, or
+/// The marks without those of the first four events, and the kinds that these were of. What is left begins with something else, or
 /// with an event that is one too many, stands at another or may reach over the end.
 #[inline(always)]
-pub(super) fn cross_out(piece: &Piece, mut marked: u64) -> (u64, Kinds) {
+pub(super) fn cross_out(piece: &Piece, marked: u64) -> (u64, Kinds) {
+    let (left, strange, kinds) = cross_out_some(piece, marked);
+    if left == 0 {
+        return (strange, kinds);
+    }
+    let (left, more_strange, more_kinds) = cross_out_some(piece, left);
+    (left | strange | more_strange, kinds | more_kinds)
+}
+
+#[inline(always)]
+fn cross_out_some(piece: &Piece, mut marked: u64) -> (u64, u64, Kinds) {
     const STARTS: u64 = u64::MAX >> (BLOCK_BYTES - 1 - MAX_START);
     let (mut strange, mut kinds) = (0, 0);
-    for _ in 0..MAX_EVENTS {
+    for _ in 0..USUAL_EVENTS {
         // Without any left this is no bit, and what is said of the first byte changes nothing.
         let starts = marked & STARTS;
         let first = starts & starts.wrapping_neg();
@@ -107,7 +117,7 @@ pub(super) fn cross_out(piece: &Piece, mut marked: u64) -> (u64, Kinds) {
         kinds |= kind;
         marked = left;
     }
-    (marked | strange, kinds)
+    (marked, strange, kinds)
 }
 
 #[cfg(test)]
@@ -144,7 +154,7 @@ mod tests {
             (b"plain", 64),
             (br"one\nand two\t", 64),
             ("é, \u{2014} and \\\"".as_bytes(), 64),
-            (br"a\nb\nc\nd\ne", 10),
+            (br"a\nb\nc\nd\ne\nf", 13),
             (br#"a\nb""#, 4),
             (br#"a\"""#, 1),
             (b"a\x01\\n", 1),
