@@ -25,8 +25,10 @@ pub(crate) struct Extent {
     pub(crate) connections: &'static [usize],
     /// Seconds that a proxy takes for a measurement. 0: as few requests as make sense.
     pub(crate) seconds: f64,
-    /// Requests of the open loop.
+    /// Requests of the open loop in one turn of a proxy.
     pub(crate) arrivals: usize,
+    /// Turns that each proxy has in a round of the open loop.
+    pub(crate) turns: usize,
     pub(crate) idle_connections: usize,
     pub(crate) held_streams: usize,
 }
@@ -66,10 +68,20 @@ impl Options {
     pub(crate) fn extent(&self) -> Extent {
         if self.is_test {
             let connections = &[3];
-            return Extent { rounds: 1, connections, seconds: 0.0, arrivals: 8, idle_connections: 8, held_streams: 4 };
+            let (arrivals, turns) = (8, 2);
+            return Extent {
+                rounds: 1,
+                connections,
+                seconds: 0.0,
+                arrivals,
+                turns,
+                idle_connections: 8,
+                held_streams: 4,
+            };
         }
         let connections = &[1, 64];
-        Extent { rounds: 5, connections, seconds: 1.0, arrivals: 500, idle_connections: 2000, held_streams: 200 }
+        let (arrivals, turns) = (400, 5);
+        Extent { rounds: 5, connections, seconds: 1.0, arrivals, turns, idle_connections: 2000, held_streams: 200 }
     }
 }
 
