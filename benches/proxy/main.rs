@@ -1,7 +1,7 @@
 //! What a request costs through warmgate, a bare Pingora pass-through of the same build, nginx, HAProxy, and the routers that
 //! are published for the same purpose, from end to end.
 //!
-//!     cargo bench --bench proxy                        # all of it, some ten minutes
+//!     cargo bench --bench proxy                        # all of it, a quarter of an hour
 //!     cargo bench --bench proxy -- post-32KB latency   # what has one of these in its name
 //!     cargo bench --bench proxy -- --proxies=warmgate sse
 //!     cargo bench --bench proxy -- --apart              # proxies on half of the cores, engines and load on the other half

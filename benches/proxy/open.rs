@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::arrivals;
 use crate::figures::{Rounds, percentiles};
@@ -28,25 +29,15 @@ pub(crate) async fn measure(
     }
     eprintln!("{NAME}");
     let extent = options.extent();
+    // It makes connections, and shows the engines what requests share.
+    take_turns(1, extent.arrivals.min(workload.settling_requests()), workload, subjects).await?;
     let mut measured: Vec<(Rounds, Rounds)> = subjects.iter().map(|_| Default::default()).collect();
-    for round in 0..=extent.rounds {
-        // The first one makes connections, and shows the engines what requests share.
-        let settling = extent.arrivals.min(workload.settling_requests());
-        let (turns, requests) = if round == 0 { (1, settling) } else { (extent.turns, extent.arrivals) };
-        let mut latencies = vec![Vec::with_capacity(turns * requests); subjects.len()];
-        for _ in 0..turns {
-            for (subject, latencies) in subjects.iter().zip(&mut latencies) {
-                let tells = subject.kind == Kind::Exact;
-                let took = arrivals::run(subject.address, workload, tells, requests).await;
-                latencies.extend(took.map_err(|error| subject.blamed(&error))?);
-            }
-        }
-        if round > 0 {
-            for (latencies, (p50_micros, p99_micros)) in latencies.iter().zip(&mut measured) {
-                let (p50, p99) = percentiles(latencies);
-                p50_micros.0.push(p50);
-                p99_micros.0.push(p99);
-            }
+    for _ in 0..extent.rounds {
+        let latencies = take_turns(extent.turns, extent.arrivals, workload, subjects).await?;
+        for (latencies, (p50_micros, p99_micros)) in latencies.iter().zip(&mut measured) {
+            let (p50, p99) = percentiles(latencies);
+            p50_micros.0.push(p50);
+            p99_micros.0.push(p99);
         }
     }
     let mut table = Table::new(&HEAD);
@@ -61,4 +52,22 @@ pub(crate) async fn measure(
         ]);
     }
     Ok(Some(table))
+}
+
+/// Has each proxy serve so many requests in a turn; how long they took, by proxy.
+async fn take_turns(
+    turns: usize,
+    requests: usize,
+    workload: &Arc<Workload>,
+    subjects: &[Subject],
+) -> io::Result<Vec<Vec<Duration>>> {
+    let mut latencies = vec![Vec::new(); subjects.len()];
+    for _ in 0..turns {
+        for (subject, latencies) in subjects.iter().zip(&mut latencies) {
+            let tells = subject.kind == Kind::Exact;
+            let took = arrivals::run(subject.address, workload, tells, requests).await;
+            latencies.extend(took.map_err(|error| subject.blamed(&error))?);
+        }
+    }
+    Ok(latencies)
 }

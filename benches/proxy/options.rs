@@ -68,13 +68,12 @@ impl Options {
     pub(crate) fn extent(&self) -> Extent {
         if self.is_test {
             let connections = &[3];
-            let (arrivals, turns) = (8, 2);
             return Extent {
                 rounds: 1,
                 connections,
                 seconds: 0.0,
-                arrivals,
-                turns,
+                arrivals: 8,
+                turns: 2,
                 idle_connections: 8,
                 held_streams: 4,
             };

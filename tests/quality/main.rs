@@ -11,6 +11,8 @@
     reason = "a test ends where something is not as it should be, and shows its figures"
 )]
 
+#[cfg(target_arch = "x86_64")]
+mod documents;
 mod faults;
 mod recorded;
 mod simulated;
