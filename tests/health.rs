@@ -290,6 +290,29 @@ async fn refused_connections_eject_once_and_no_request_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_connection_is_followed_by_an_ejected_backend_if_no_other_is_left() {
+    let (back, last) = (Engine::up("back-again"), Engine::up("last-one"));
+    let ejection = "{failures: 3, base: 1h, max: 1h, stuck_after: 1h}".into();
+    let proxy = Proxy::with(&Settings { ejection, ..unprobed([&back, &last]) }, &[&back, &last]).await;
+    back.stop().await;
+    send_until_ejected(&proxy, "back-again", |status| status == 200).await;
+    back.start();
+
+    // An answer is worth more than a try at one that is known to be out.
+    let before = back.posts();
+    last.set_answer(Answer::Status(503));
+    let reply = proxy.chat(&chat("hello")).await;
+    assert_eq!((reply.status, back.posts()), (503, before), "{}", reply.body);
+
+    last.stop().await;
+    let states = [proxy.state("back-again").await, proxy.state("last-one").await];
+    assert_eq!(states, ["ejected", "healthy"]);
+    let reply = proxy.chat(&chat("hello")).await;
+    assert_eq!((reply.status, reply.backend()), (200, "back-again"), "{}", reply.body);
+    assert_eq!(proxy.state("last-one").await, "healthy", "one refused connection does not eject it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resets_eject_once_and_no_request_fails() {
     let (broken, well) = (Engine::up("broken"), Engine::up("broken-well"));
     let proxy = Proxy::with(&unprobed([&broken, &well]), &[&broken, &well]).await;

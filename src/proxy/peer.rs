@@ -13,7 +13,7 @@ use super::waiting::{self, Found};
 use super::{callers, linger};
 use crate::metrics::BackendLabels;
 use crate::pool::{BackendSnapshot, Prediction};
-use crate::routing::{self, Detour, Dispatched, NoBackend, Pass, Query};
+use crate::routing::{self, Detour, Dispatched, Exclusion, NoBackend, Pass, Query};
 use crate::shadow::{Replay, ShadowInFlight};
 use crate::state::State;
 use crate::time::{self, Moment};
@@ -52,12 +52,17 @@ pub(super) async fn choose(state: &State, session: &mut Session, ctx: &mut Reque
     peer.ok_or_else(|| ctx.refuse(Reject::Internal))
 }
 
-/// Whether a backend that was not tried could take the request.
-pub(super) fn is_another(route: &Route, tried: &[usize]) -> bool {
+/// Whether a backend that was not tried could take the request. One that is out only where the last one `refused` the
+/// connection, so that no answer is given up for it, or where all are out.
+pub(super) fn is_another(route: &Route, tried: &[usize], refused: bool) -> bool {
     let pool = route.pool();
     let unmatched = vec![0; pool.backends.len()];
     let filtered = routing::candidates(pool, &route.plan.query_in(pool), &unmatched, tried, time::now());
-    matches!(filtered.pass, Pass::Normal | Pass::Draining | Pass::FailOpen)
+    match filtered.pass {
+        Pass::Normal | Pass::Draining => true,
+        Pass::FailOpen => refused || !filtered.excluded.iter().any(|(_, why)| *why == Exclusion::Tried),
+        Pass::None => false,
+    }
 }
 
 /// Chooses a backend that has room and accounts for the choice.
@@ -94,7 +99,7 @@ fn count(state: &State, route: &Route, dispatched: &Dispatched) {
     if dispatched.decision.is_spill {
         state.metrics.spilled(pool);
     }
-    if matches!(dispatched.pass, Pass::FailOpen | Pass::FailOpenAgain) {
+    if dispatched.pass == Pass::FailOpen {
         state.metrics.failed_open(pool);
     }
     let chosen = &route.pool().backends[dispatched.decision.index];

@@ -107,7 +107,7 @@ fn may_follow(state: &State, ctx: &mut RequestContext, cause: RetryCause) -> boo
     let (pool, labels) = (route.pool(), ctx.labels());
     ctx.tried.push(attempt.index);
     let most = state.config.load().retry.max_attempts.get() + u32::from(ctx.was_stale);
-    if ctx.attempts >= most || !peer::is_another(route, &ctx.tried) {
+    if ctx.attempts >= most || !peer::is_another(route, &ctx.tried, cause == RetryCause::Connect) {
         return false;
     }
     if cause != RetryCause::Connect && !pool.pool.retry_budget().try_spend(&pool.retry, time::now()) {

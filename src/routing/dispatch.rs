@@ -100,7 +100,7 @@ fn admit(
     let permit = match backend.ejection().admission(now) {
         Admission::Open => None,
         Admission::Probe => Some(backend.ejection().try_probe(now)?),
-        Admission::Closed { .. } if pass.is_fail_open() => None,
+        Admission::Closed { .. } if pass == Pass::FailOpen => None,
         Admission::Closed { .. } => return None,
     };
     let in_flight =

@@ -1,15 +1,13 @@
 //! Which backends may be used for a request, and why the others may not.
 //!
-//! Health, ejection and draining keep a backend out independently. When they leave none, rules give way in an order,
-//! the first [`Pass`] that lets any backend through deciding:
+//! No backend is tried twice for a request. Health, ejection and draining keep others out independently. When they leave
+//! none, rules give way in an order, the first [`Pass`] that lets any backend through deciding:
 //!
-//! 1. usable and not tried before for this request;
-//! 2. draining, usable otherwise, its deadline not over, and not tried before. It still works, which cannot be said of
-//!    those below: while a fleet is replaced, the old backends serve until the new ones have loaded their model;
-//! 3. usable and tried before: a second try at a living backend beats a first at one known to be out;
-//! 4. fail open, when every backend is out: unhealthy or ejected, not tried before. Probes and failures can be wrong about
-//!    all backends at once (a bad probe path, a network that just came back), and a reject would be certain;
-//! 5. the same, tried before.
+//! 1. usable;
+//! 2. draining, usable otherwise, and its deadline not over. It still works, which cannot be said of those below: while a
+//!    fleet is replaced, the old backends serve until the new ones have loaded their model;
+//! 3. fail open: unhealthy or ejected. Probes and failures can be wrong about all backends at once (a bad probe path, a
+//!    network that just came back), and a reject would be certain.
 //!
 //! Of those that are let through, the ones that are full by [`crate::pool::Limits`] are no candidates, and busy ones only
 //! while another has room and nobody waits for some. Full backends are no reason to look at a later pass.
@@ -51,16 +49,12 @@ pub enum Exclusion {
 /// Which rule let the candidates through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
-    /// Usable and not tried before.
+    /// Usable.
     Normal,
-    /// Draining, but usable; no other is that was not tried before.
+    /// Draining, but usable; no other is.
     Draining,
-    /// Usable, but all were tried before.
-    Again,
-    /// All are out; used nevertheless.
+    /// Out; used nevertheless, as no other is left.
     FailOpen,
-    /// All are out and were tried before; used nevertheless.
-    FailOpenAgain,
     /// None may be used.
     None,
 }
@@ -110,7 +104,7 @@ pub fn candidates(
             }
         }
     }
-    let passes = [Pass::Normal, Pass::Draining, Pass::Again, Pass::FailOpen, Pass::FailOpenAgain];
+    let passes = [Pass::Normal, Pass::Draining, Pass::FailOpen];
     let lets_any = |pass: &Pass| standings.iter().any(|standing| standing.is_let_by(*pass));
     let pass = passes.into_iter().find(lets_any).unwrap_or(Pass::None);
 
@@ -185,15 +179,6 @@ impl Exclusion {
     }
 }
 
-// === impl Pass ===
-
-impl Pass {
-    /// Whether backends are used that are known to be out.
-    pub fn is_fail_open(self) -> bool {
-        matches!(self, Self::FailOpen | Self::FailOpenAgain)
-    }
-}
-
 // === impl Standing ===
 
 impl Standing {
@@ -209,16 +194,13 @@ impl Standing {
     }
 
     fn is_let_by(self, pass: Pass) -> bool {
-        let is_usable = self.exclusion.is_none();
-        let fails_open = self.exclusion.is_some_and(Exclusion::fails_open);
-        match pass {
-            Pass::Normal => is_usable && !self.is_tried,
-            Pass::Draining => self.is_leaving && !self.is_tried,
-            Pass::Again => is_usable && self.is_tried,
-            Pass::FailOpen => fails_open && !self.is_tried,
-            Pass::FailOpenAgain => fails_open && self.is_tried,
+        let is_of_pass = match pass {
+            Pass::Normal => self.exclusion.is_none(),
+            Pass::Draining => self.is_leaving,
+            Pass::FailOpen => self.exclusion.is_some_and(Exclusion::fails_open),
             Pass::None => false,
-        }
+        };
+        is_of_pass && !self.is_tried
     }
 }
 
