@@ -19,6 +19,9 @@ const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
 /// Longest method, bytes.
 const MAX_METHOD_BYTES: usize = 32;
 
+/// What no host's name and port has, but what servers take for the end of one, or for what is around it.
+const NO_HOST: &[u8] = b" \t,/\\?#@";
+
 /// Digits of a length that 64 bits hold in any case.
 const MAX_LENGTH_DIGITS: usize = 18;
 
@@ -165,7 +168,7 @@ impl<'a> Fields<'a> {
         }
         if name.eq_ignore_ascii_case(b"host") {
             // Whose it would be is read in two ways.
-            if self.host.is_some() || value.contains(&b'@') {
+            if self.host.is_some() || value.iter().any(|byte| NO_HOST.contains(byte)) {
                 return Err(Fault::Host);
             }
             self.host = Some(value);

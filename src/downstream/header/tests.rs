@@ -62,6 +62,9 @@ fn what_others_could_read_differently_is_refused() {
     for (line, fault) in [
         ("GET / HTTP/1.1\r\n\r\n", Fault::Host),
         ("GET / HTTP/1.1\r\nhost: me@a\r\n\r\n", Fault::Host),
+        ("GET / HTTP/1.1\r\nhost: a b\r\n\r\n", Fault::Host),
+        ("GET / HTTP/1.1\r\nhost: a,b\r\n\r\n", Fault::Host),
+        ("GET / HTTP/1.1\r\nhost: a/b\r\n\r\n", Fault::Host),
         ("GET / HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", Fault::Host),
         ("CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\n", Fault::Target),
         ("GET http://b/ HTTP/1.1\r\nhost: a\r\n\r\n", Fault::Target),
