@@ -355,6 +355,56 @@ async fn a_client_that_leaves_pays_for_the_prefill_that_it_has_caused() {
     proxy.let_go().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_charged_however_the_path_is_spelled() {
+    let fleet = reporting(40, 0, 90).await;
+    let proxy = guarded(&fleet, &keys(", tokens_per_minute: 100"), "").await;
+    for (path, status) in
+        [("/v1/%63hat/completion%73", 200), ("/v1/chat/completions", 429), ("/%76%31/completions", 429)]
+    {
+        let response = client::post(proxy.http, path, &bearer(KEY), &chat("x")).await;
+        assert_eq!(response.status, status, "{path}");
+        eventually("it is settled", || async { proxy.metric("caller_in_flight_requests", "").await == 0.0 }).await;
+    }
+    let seen: Vec<String> = fleet.received().iter().map(|received| received.head.second_word().to_owned()).collect();
+    assert_eq!(seen, ["/v1/%63hat/completion%73"], "it is sent on as it came");
+    assert_eq!(proxy.metric("caller_tokens_total", r#"kind="output""#).await, 90.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_with_a_limit_of_tokens_gets_no_further_than_they_are_counted() {
+    let fleet = Fleet::echo(1).await;
+    let ask = async |proxy: &Proxy, method: &str, path: &str| {
+        let mut client = Client::connect(proxy.http).await;
+        client.send(method, path, &bearer(KEY), if method == "GET" { b"" } else { b"{}" }).await;
+        let response = client.response(method).await.unwrap();
+        (response.status, response.error_code())
+    };
+    let (served, denied) = ((200, String::new()), (403, "permission_denied".to_owned()));
+    let uncounted =
+        [("POST", "/invocations"), ("POST", "/v1/chat/completions/"), ("GET", "/flush_cache"), ("PUT", "/x")];
+    let counted = [("POST", "/generate"), ("PUT", "/generate"), ("GET", "/v1/responses/resp_1")];
+
+    let proxy = guarded(&fleet, &keys(", tokens_per_minute: 100000"), "").await;
+    for (method, path) in uncounted {
+        assert_eq!(ask(&proxy, method, path).await, denied, "{method} {path}");
+    }
+    assert!(fleet.received().is_empty(), "no backend has seen any of it");
+    for (method, path) in counted {
+        assert_eq!(ask(&proxy, method, path).await, served, "{method} {path}");
+    }
+    assert_eq!(proxy.metric("caller_refused_total", r#"reason="permission""#).await, 4.0);
+    proxy.let_go().await;
+
+    let proxy = guarded(&fleet, &keys(", tokens_per_minute: 100000, paths: [/invocations, /v1/audio/*]"), "").await;
+    for path in ["/invocations", "/v1/audio/speech", "/v1/%61udio/speech"] {
+        assert_eq!(ask(&proxy, "POST", path).await, served, "{path}");
+    }
+    for path in ["/v1/chat/completions", "/v1/audio/../chat/completions", "/v1/audio/%2e%2e/x", "/v1/audio/%2561"] {
+        assert_eq!(ask(&proxy, "POST", path).await, denied, "{path}");
+    }
+}
+
 // === permissions ===
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -194,6 +194,15 @@ async fn explain_sends_the_token_and_speaks_of_the_caller() {
     assert!(!is_good && of_nobody.contains("no caller has this label"), "{of_nobody}");
     let (is_good, of_another) = explain(&["--token-file", &token, "--caller", "a&b c", "--path", "/v1/ä b"]).await;
     assert!(!is_good && of_another.contains("no caller has this label"), "whatever is in it: {of_another}");
+    for (path, caller, expected) in [
+        ("v1/completions", "b", r#"`path` is "v1/completions"; expected one that begins with /"#),
+        ("/invocations", "a", "those that it may call are `paths` of its line in the keys_file"),
+        ("/invocations", "b", "carries no prompt that is known at its path"),
+        ("/v1/%63hat/completions", "a", "tokens_left 1000"),
+    ] {
+        let (_, said) = explain(&["--token-file", &token, "--caller", caller, "--path", path]).await;
+        assert!(said.contains(expected), "{path}: {said}");
+    }
     let another = engine.address().to_string();
     let mut command = warmgate(&["explain", "--admin", &another, "--body", &body]);
     let elsewhere = tokio::task::spawn_blocking(move || said(&command.output().unwrap())).await.unwrap();

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, Method};
 use serde::Serialize;
 
 use crate::auth::{Caller, Room};
 use crate::pool::{PoolSnapshot, Trust};
 use crate::proxy::{Head, Matched, Plan, Reject, plan};
+use crate::request::decoded;
 use crate::routing::{self, Candidate, CostTerms, Exclusion, Query};
 use crate::state::State;
 use crate::time::Moment;
@@ -92,8 +93,12 @@ pub(super) async fn explain(
     now: Moment,
 ) -> Result<Explanation, Reject> {
     let snapshot = state.snapshot.load_full();
-    let class = caller.map(|caller| caller.priority());
-    let head = Head { is_post: true, path, headers: &HeaderMap::new(), class };
+    let (path, class) = (&*decoded(path), caller.map(|caller| caller.priority()));
+    if let Some(caller) = caller {
+        let permitted = caller.permits_path(&Method::POST, path);
+        permitted.map_err(|denied| Reject::Denied { denied, model: None })?;
+    }
+    let head = Head { may_prompt: true, path, headers: &HeaderMap::new(), class };
     let (index, plan) = plan(state, &snapshot, head, body).await?;
     let pool = &snapshot.pools()[index];
     if let Some(caller) = caller {

@@ -9,7 +9,6 @@ mod explain;
 mod gauges;
 mod shadows;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -23,6 +22,7 @@ use crate::control::{DrainOrder, Ended, Handle, Reloaded};
 use crate::downstream;
 use crate::proxy::Reject;
 use crate::proxy::body::{self, BodyLimits};
+use crate::request::decoded;
 use crate::state::State;
 use crate::time;
 
@@ -135,7 +135,11 @@ impl Admin {
             Ok(body) => body,
             Err(error) => return rejected(&error.into()),
         };
-        let path = asked(query, "path").unwrap_or("/v1/chat/completions");
+        let path = decoded(asked(query, "path").unwrap_or("/v1/chat/completions"));
+        if !path.starts_with('/') {
+            let detail = format!("`path` is {path:?}; expected one that begins with /, e.g. /v1/completions");
+            return failed(StatusCode::BAD_REQUEST, &detail);
+        }
         let callers = self.state.callers.load();
         let caller = match asked(query, "caller") {
             Some(label) => match callers.named(&decoded(label)) {
@@ -144,7 +148,7 @@ impl Admin {
             },
             None => None,
         };
-        match explain::explain(&self.state, &decoded(path), &body.bytes(), caller, time::now()).await {
+        match explain::explain(&self.state, &path, &body.bytes(), caller, time::now()).await {
             Ok(explanation) => json(StatusCode::OK, &explanation),
             Err(reject) => rejected(&reject),
         }
@@ -196,27 +200,6 @@ fn drain_order(is_drain: bool, query: Option<&str>) -> Result<DrainOrder, String
         (true, Some(query), None) => Err(format!("found {query:?}; expected deadline=TIME, e.g. deadline=5m")),
         (false, Some(query), _) => Err(format!("found {query:?}; expected nothing behind the path")),
     }
-}
-
-/// With `%5B` and the like as what they stand for: backends may have brackets in their names. What does not decode to
-/// text stays as it is, and names nothing.
-fn decoded(path: &str) -> Cow<'_, str> {
-    if !path.contains('%') {
-        return Cow::Borrowed(path);
-    }
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let [first, after @ ..] = rest {
-        let coded = after.first_chunk::<2>().filter(|_| *first == b'%').and_then(|digits| hexadecimal(*digits));
-        bytes.push(coded.unwrap_or(*first));
-        rest = if coded.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8(bytes).map_or(Cow::Borrowed(path), Cow::Owned)
-}
-
-fn hexadecimal(digits: [u8; 2]) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    Some(digit(digits[0])? * 16 + digit(digits[1])?)
 }
 
 /// What is asked about: the value of `name` in the query.

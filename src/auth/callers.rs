@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use http::Method;
+
 use super::charge::Usage;
+use super::paths;
 use crate::config::{Auth, Key, KeyDigest, Priority};
 
 /// One caller: its settings, and what it has used.
@@ -33,6 +36,8 @@ pub enum Denied {
     NoModel,
     /// The pool that the request would go to.
     Pool,
+    /// The path.
+    Path,
 }
 
 // === impl Callers ===
@@ -126,6 +131,14 @@ impl Caller {
         self.key.pools.as_ref().is_none_or(|pools| pools.iter().any(|allowed| allowed == pool))
     }
 
+    /// Whether it may call `path`, decoded, with `method`.
+    ///
+    /// # Errors
+    /// [`Denied::Path`].
+    pub fn permits_path(&self, method: &Method, path: &str) -> Result<(), Denied> {
+        if paths::are_allowed(&self.key, method, path) { Ok(()) } else { Err(Denied::Path) }
+    }
+
     /// Whether a request that names `model` and would go to `pool` is one for it. A request without a model is none for
     /// a caller of certain models: what the engine would make of it is not known here.
     ///
@@ -142,7 +155,7 @@ impl Caller {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::KeyLimits;
     use crate::time::Moment;
@@ -154,8 +167,14 @@ mod tests {
             limits: KeyLimits { requests_per_minute: std::num::NonZeroU32::new(2), ..KeyLimits::default() },
             models: None,
             pools: None,
+            paths: None,
             priority: Priority::Normal,
         }
+    }
+
+    /// A caller `a` of these settings, made of one without any.
+    pub(in crate::auth) fn caller(set: impl FnOnce(Key) -> Key) -> Arc<Caller> {
+        Arc::clone(Callers::new(&auth(vec![set(key("a", &["one"]))])).named("a").unwrap())
     }
 
     fn auth(keys: Vec<Key>) -> Auth {
@@ -197,8 +216,7 @@ mod tests {
     fn permission_is_by_model_and_by_pool() {
         let caller = |models: Option<&[&str]>, pools: Option<&[&str]>| {
             let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-            let key = Key { models: models.map(owned), pools: pools.map(owned), ..key("a", &["one"]) };
-            Arc::clone(Callers::new(&auth(vec![key])).named("a").unwrap())
+            caller(|key| Key { models: models.map(owned), pools: pools.map(owned), ..key })
         };
         let free = caller(None, None);
         assert_eq!((free.permits(Some("m"), "p"), free.permits(None, "p")), (Ok(()), Ok(())));

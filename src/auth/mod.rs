@@ -10,6 +10,7 @@ mod callers;
 mod charge;
 mod headers;
 mod new_key;
+mod paths;
 
 pub use callers::{Caller, Callers, Denied};
 pub use charge::{Charge, Counts, LimitKind, Limited, Room, Spent};

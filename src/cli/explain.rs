@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::Value;
 
 use super::output::print;
@@ -21,6 +22,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Terms smaller than this are left out: they would be shown as 0.
 const SHOWN_SECONDS: f64 = 0.000_05;
+
+/// What cannot stand in a query's value as it is.
+const CODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// What to explain.
 #[derive(Debug, Args)]
@@ -96,13 +100,8 @@ fn listener(args: &ExplainArgs) -> Result<(SocketAddr, Option<Secret>), Box<dyn 
 }
 
 /// As it may stand in a query.
-fn encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'-' | b'.' | b'_' | b'~' | b'/' => char::from(byte).to_string(),
-        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-        byte => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
+fn encoded(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, CODED)
 }
 
 /// The explanation for people: the prompt in a line, then a line a backend, the cheapest first.

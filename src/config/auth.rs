@@ -15,7 +15,7 @@ use super::{Auth, Key, KeyLimits, Pool, Priority, tree};
 
 /// Most callers: each has series of its own in the metrics.
 const MAX_KEYS: usize = 4096;
-/// Most entries of a caller's lists of models and pools.
+/// Most entries of a caller's lists of models, pools and paths.
 const MAX_ALLOWED: usize = 256;
 /// Most units of a limit, and most requests at a time.
 const MAX_A_MINUTE: u32 = 1_000_000_000;
@@ -62,8 +62,9 @@ fn key(section: &mut Section<'_, '_>, pool_names: Option<&HashSet<&str>>) -> Opt
     if !pools.iter().flatten().all(is_pool) {
         section.reject("pools", "not all of these are names of pools; expected those of the configuration");
     }
+    let paths = allowed(section, "paths", kind::path_or_under());
     let priority = section.value("priority", kind::choice(), Priority::Normal);
-    Some(Key { label: label?.into(), digests: digests?, limits, models, pools, priority })
+    Some(Key { label: label?.into(), digests: digests?, limits, models, pools, paths, priority })
 }
 
 /// What a list allows. An empty one is refused: one may take it for everything, another for nothing.

@@ -5,6 +5,7 @@
 use super::regular;
 use super::tree::Node;
 use super::{AccessLog, Choice, Host, KeyDigest, MaxInFlight, Secret, TlsVersion, url::BackendUrl};
+use crate::request::is_plain;
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -195,6 +196,15 @@ pub(super) fn http_path() -> Kind<String> {
     Kind::text("a path starting with / and without spaces, e.g. /health", |text| {
         let good = text.starts_with('/') && text.len() <= 1024 && text.bytes().all(|byte| byte.is_ascii_graphic());
         if good { Ok(text.to_owned()) } else { Err(String::new()) }
+    })
+}
+
+/// The path of a request as it is decoded, or `/*` behind the one that it is to be under.
+pub(super) fn path_or_under() -> Kind<String> {
+    Kind::text("a path such as /v1/models, decoded, or with /* at its end for all that are under it", |text| {
+        let path = text.strip_suffix("/*").unwrap_or(text);
+        let is_good = is_plain(path) || text == "/*" || text == "/";
+        if is_good && text.len() <= 1024 && !path.contains('*') { Ok(text.to_owned()) } else { Err(String::new()) }
     })
 }
 

@@ -13,7 +13,7 @@ use super::reject::Reject;
 use super::trace::{makes_work, output_tokens};
 use crate::auth::{Caller, Charge, Limited, Room, Spent, presented};
 use crate::pool::PoolSnapshot;
-use crate::request::Usage;
+use crate::request::{Usage, decoded};
 use crate::state::State;
 use crate::time::{self, Moment};
 
@@ -28,7 +28,11 @@ pub(super) fn identify(state: &State, session: &Session, ctx: &mut RequestContex
     let found = found.ok_or(Reject::Unauthorized { has_key: key.is_some() })?;
     let caller = ctx.caller.insert(Arc::clone(found));
     ctx.charge = Some(caller.begin(time::now())?);
-    Ok(())
+    let header = session.req_header();
+    caller.permits_path(&header.method, &decoded(header.uri.path())).map_err(|denied| {
+        caller.note_denied();
+        Reject::Denied { denied, model: None }
+    })
 }
 
 /// Whether the request, now that it was read, is one for its caller; charges its prompt.

@@ -11,6 +11,7 @@ use super::context::{RequestContext, Route, Seen};
 use super::finish::shortened;
 use super::{Reject, body, callers, models, plan};
 use crate::downstream::{fault, is_line_text};
+use crate::request::decoded;
 use crate::state::State;
 use crate::time;
 use crate::tls::client_identity;
@@ -87,7 +88,8 @@ pub(super) async fn take(state: &State, session: &mut Session, ctx: &mut Request
     let received = time::now();
     let snapshot = state.snapshot.load_full();
     let bytes = ctx.body.as_ref().map(body::Buffered::bytes).unwrap_or_default();
-    let head = plan::Head::of(session.req_header(), ctx.caller.as_ref().map(|caller| caller.priority()));
+    let path = decoded(session.req_header().uri.path());
+    let head = plan::Head::of(session.req_header(), &path, ctx.caller.as_ref().map(|caller| caller.priority()));
     let planned = plan::plan(&ctx.state(), &snapshot, head, &bytes).await;
     let (pool, plan) = planned.map_err(|reject| ctx.refuse(reject))?;
     callers::permit(ctx, &snapshot.pools()[pool], &plan).map_err(|reject| ctx.refuse(reject))?;

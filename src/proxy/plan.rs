@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 use pingora_http::RequestHeader;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
@@ -31,9 +31,9 @@ const INLINE_BYTES: usize = 1024 * 1024;
 /// What of the request header routing looks at.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'a> {
-    /// Only a POST carries a prompt.
-    pub is_post: bool,
-    /// The path, without its query.
+    /// Whether its method is one of requests with a prompt.
+    pub may_prompt: bool,
+    /// The path, without its query and decoded.
     pub path: &'a str,
     /// Its fields; in one of them a pool may look for the session.
     pub headers: &'a HeaderMap,
@@ -72,9 +72,9 @@ pub struct Plan {
 // === impl Head ===
 
 impl<'a> Head<'a> {
-    /// What matters of `header`, sent by a caller of this class.
-    pub fn of(header: &'a RequestHeader, class: Option<Priority>) -> Self {
-        Self { is_post: header.method == Method::POST, path: header.uri.path(), headers: &header.headers, class }
+    /// What matters of `header`, sent by a caller of this class to `path`.
+    pub fn of(header: &'a RequestHeader, path: &'a str, class: Option<Priority>) -> Self {
+        Self { may_prompt: Endpoint::takes(&header.method), path, headers: &header.headers, class }
     }
 }
 
@@ -94,10 +94,10 @@ pub async fn plan(
         return plan_here(snapshot, head, body, &state.responses).await;
     }
     let (path, headers) = (head.path.to_owned(), head.headers.clone());
-    let Head { is_post, class, .. } = head;
+    let Head { may_prompt, class, .. } = head;
     let (state, snapshot, body) = (Arc::clone(state), Arc::clone(snapshot), body.clone());
     let planning = tokio::task::spawn_blocking(move || {
-        let head = Head { is_post, path: &path, headers: &headers, class };
+        let head = Head { may_prompt, path: &path, headers: &headers, class };
         Handle::current().block_on(plan_here(&snapshot, head, &body, &state.responses))
     });
     planning.await.unwrap_or(Err(Reject::Internal))
@@ -109,7 +109,7 @@ async fn plan_here(
     body: &Bytes,
     responses: &ResponseOwners,
 ) -> Result<(usize, Plan), Reject> {
-    let Some(endpoint) = Endpoint::of(head.path).filter(|_| head.is_post) else {
+    let Some(endpoint) = Endpoint::of(head.path).filter(|_| head.may_prompt) else {
         return plan_other(snapshot, head, model_of(head, body), responses);
     };
     let request = match request::read(endpoint, body) {

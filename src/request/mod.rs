@@ -13,6 +13,7 @@ mod content;
 mod json;
 mod media;
 mod opening;
+mod path;
 mod plain;
 mod prompt;
 mod sse;
@@ -26,10 +27,12 @@ mod tests;
 
 use std::borrow::Cow;
 
+use http::Method;
 use smallvec::SmallVec;
 
 pub(crate) use json::{JsonError, Kind, Scanner};
 pub use opening::{MAX_WHOLE_BYTES, Opening, Verdict};
+pub use path::{decoded, is_plain};
 pub use prompt::{MAX_SEGMENTS, MEDIA_BYTES, Prompt};
 pub use sse::{Progress, ResponseReader};
 pub use usage::Usage;
@@ -41,7 +44,7 @@ pub const MAX_PROMPTS: usize = 64;
 /// The endpoints whose requests carry a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {
-    /// OpenAI `/v1/chat/completions`.
+    /// OpenAI `/v1/chat/completions`; llama.cpp also has the three of OpenAI's without `/v1`.
     ChatCompletions,
     /// OpenAI `/v1/completions`.
     Completions,
@@ -150,15 +153,20 @@ impl Endpoint {
         matches!(self, Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages | Self::Generate)
     }
 
-    /// The endpoint at `path` (without query), if it carries a prompt.
+    /// Whether a request with `method` can carry a prompt: a POST, and a PUT, which SGLang takes as well.
+    pub fn takes(method: &Method) -> bool {
+        matches!(*method, Method::POST | Method::PUT)
+    }
+
+    /// The endpoint at `path` (without query, [`decoded`]), if it carries a prompt.
     pub fn of(path: &str) -> Option<Self> {
         Some(match path {
-            "/v1/chat/completions" => Self::ChatCompletions,
-            "/v1/completions" => Self::Completions,
+            "/v1/chat/completions" | "/chat/completions" => Self::ChatCompletions,
+            "/v1/completions" | "/completions" => Self::Completions,
             "/v1/responses" => Self::Responses,
             "/v1/messages" => Self::Messages,
             "/v1/messages/count_tokens" => Self::CountTokens,
-            "/v1/embeddings" => Self::Embeddings,
+            "/v1/embeddings" | "/embeddings" => Self::Embeddings,
             "/rerank" | "/v1/rerank" | "/v2/rerank" => Self::Rerank,
             "/score" | "/v1/score" => Self::Score,
             "/generate" => Self::Generate,

@@ -11,6 +11,7 @@ fn caller(limits: KeyLimits) -> Arc<Caller> {
         limits,
         models: None,
         pools: None,
+        paths: None,
         priority: Priority::Normal,
     };
     let auth = Auth { keys_file: Some("/keys".into()), keys: [key].into() };

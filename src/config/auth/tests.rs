@@ -43,6 +43,8 @@ fn the_file_of_keys_in_conf_has_every_key_of_its_form() {
         (auth.keys[1].models.as_ref().unwrap().len(), &auth.keys[1].pools),
         (2, &Some(vec!["llama".to_owned()]))
     );
+    let paths = ["/v1/chat/completions", "/v1/models", "/v1/audio/*"].map(str::to_owned).to_vec();
+    assert_eq!((&auth.keys[0].paths, &auth.keys[1].paths), (&None, &Some(paths)));
     assert_eq!((auth.keys[0].priority, auth.keys[1].priority), (Priority::Normal, Priority::Low));
 }
 
@@ -71,6 +73,21 @@ fn every_line_of_the_file_of_keys_that_is_wrong_is_named() {
         assert!(problems.contains(expected), "{expected}\nis not in\n{problems}");
     }
     assert!(!problems.contains("S3CRET"), "a key in the wrong place is shown: {problems}");
+}
+
+#[test]
+fn paths_are_told_from_what_names_none() {
+    let hash = format!("sha256:{}", "0".repeat(64));
+    let with = |path: &str| keys_of("paths", &format!("keys:\n  - {{label: a, hash: '{hash}', paths: ['{path}']}}\n"));
+    for path in ["/v1/models", "/v1/*", "/*", "/", "/v1/models/a/b"] {
+        assert_eq!(with(path).unwrap().auth.keys[0].paths, Some(vec![path.to_owned()]), "{path}");
+    }
+    for path in ["", "v1/models", "/v1/", "/v1/%63hat", "/v1/x?y", "/v1/../x", "/v1*", "/*/x", "*", "/v1/**"] {
+        let problems = with(path).unwrap_err();
+        assert!(problems.contains("keys[0].paths[0]: expected a path such as /v1/models"), "{path}: {problems}");
+    }
+    let hash = format!("keys:\n  - {{label: a, hash: '{hash}', paths: []}}\n");
+    assert!(keys_of("no-paths", &hash).unwrap_err().contains("keys[0].paths: expected at least one"));
 }
 
 #[test]

@@ -30,6 +30,9 @@ pub struct Key {
     pub models: Option<Vec<String>>,
     /// The pools that its requests may go to; `None`, in the file no such key, is any.
     pub pools: Option<Vec<String>>,
+    /// The paths that its requests may call, each whole, or ending with `/*` for all that are under it; `None`, in the file
+    /// no such key, is any, and with a limit of tokens those where tokens are counted.
+    pub paths: Option<Vec<String>>,
     /// Its class in queues: as urgent as its requests can be, and are if they say nothing; normal.
     pub priority: Priority,
 }

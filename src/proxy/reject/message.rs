@@ -55,6 +55,11 @@ impl Reject {
                 "This API key is for certain models only; name one of them in `model`.".into()
             }
             Self::Denied { denied: Denied::Pool, .. } => "This API key may not be used for this.".into(),
+            Self::Denied { denied: Denied::Path, .. } => {
+                "This API key may not be used for this path: those that it may call are `paths` of its line in the keys_file, and, \
+                 with a limit of tokens and no such list, the ones where tokens are counted."
+                    .into()
+            }
             Self::Limited(Limited { kind, allowed, retry_after }) => {
                 let wait = retry_after.as_secs_f64();
                 format!("This API key is limited to {allowed} {}. Try again in {wait:.1} s.", in_words(*kind))

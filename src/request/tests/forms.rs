@@ -10,6 +10,9 @@ fn ids(ids: &[u32]) -> Vec<u8> {
 fn paths_name_endpoints() {
     for (path, endpoint) in [
         ("/v1/chat/completions", Endpoint::ChatCompletions),
+        ("/chat/completions", Endpoint::ChatCompletions),
+        ("/completions", Endpoint::Completions),
+        ("/embeddings", Endpoint::Embeddings),
         ("/v1/completions", Endpoint::Completions),
         ("/v1/responses", Endpoint::Responses),
         ("/v1/messages", Endpoint::Messages),
