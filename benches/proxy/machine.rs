@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use crate::cores::Cores;
-use crate::subject::Kind;
+use crate::subject::{Kind, PROGRAM};
+use crate::warm;
 
 /// A list, one item a line.
 pub(crate) fn describe(kinds: &[Kind], cores: &Cores) -> String {
@@ -16,7 +17,7 @@ pub(crate) fn describe(kinds: &[Kind], cores: &Cores) -> String {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("unknown");
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let bytes = fs::metadata(env!("CARGO_BIN_EXE_warmgate")).map_or(0, |file| file.len());
+    let bytes = fs::metadata(PROGRAM).map_or(0, |file| file.len());
     let build = if cfg!(debug_assertions) { "debug, so the figures mean nothing" } else { "release" };
     let mut lines = vec![
         format!("date: {}", humantime::format_rfc3339_seconds(SystemTime::now())),
@@ -24,7 +25,7 @@ pub(crate) fn describe(kinds: &[Kind], cores: &Cores) -> String {
         cores.described(),
         format!("load average before: {load}"),
         format!("build: {}, {build}, commit {}", first_line("rustc", &["-V"]), commit()),
-        format!("warmgate's program: {:.1} MB", bytes as f64 / 1e6),
+        format!("warmgate's program: {:.1} MB, {}", bytes as f64 / 1e6, warm::described()),
     ];
     for kind in kinds {
         match kind {

@@ -6,6 +6,7 @@
 //!     cargo bench --bench proxy -- --proxies=warmgate sse
 //!     cargo bench --bench proxy -- --apart              # proxies on half of the cores, engines and load on the other half
 //!     cargo bench --bench proxy -- --save              # writes benches/results/proxy-DATE.md too
+//!     cargo bench --bench proxy -- --warm              # writes build/warm.ld, and measures nothing
 //!     benches/routers.sh                               # installs the routers first, and measures what they can take
 //!
 //! Engines, proxies and load are processes of their own on loopback; this program starts itself again for those that are
@@ -46,6 +47,7 @@ mod routers;
 mod subject;
 mod table;
 mod teller;
+mod warm;
 mod workload;
 
 use std::io;
@@ -117,6 +119,9 @@ fn bench(options: &Options) -> io::Result<()> {
     model::write(&model)?;
     let description = machine::describe(&kinds, &cores);
     let setting = Setting { fleet: Fleet::start(&model)?, cores, folder: folder.0.clone(), model };
+    if options.is_for_list {
+        return runtime.block_on(warm::write(&setting, &workloads));
+    }
     println!("{description}");
     let tables = runtime.block_on(measure(options, &kinds, &setting, &workloads))?;
     let text = format!("{description}\n{tables}");

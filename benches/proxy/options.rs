@@ -11,6 +11,8 @@ pub(crate) struct Options {
     pub(crate) are_apart: bool,
     /// With what name the tables go to `benches/results` as well.
     pub(crate) saved_as: Option<String>,
+    /// Whether the list of the functions that requests run through is to be made, and nothing measured.
+    pub(crate) is_for_list: bool,
     /// Parts of names of measurements; all of them if there are none.
     filters: Vec<String>,
     /// Proxies to be measured.
@@ -36,21 +38,23 @@ pub(crate) struct Extent {
 // === impl Options ===
 
 impl Options {
-    /// `[--test] [--apart] [--save[=NAME]] [--proxies=NAME,NAME] [FILTER...]`; `--bench` comes from cargo.
+    /// `[--test] [--apart] [--save[=NAME]] [--proxies=NAME,NAME] [FILTER...]`, or `--warm`; `--bench` comes from cargo.
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
         let (saved_as, filters, kinds_of_all) = (None, Vec::new(), Kind::ALL.to_vec());
-        let mut options = Self { is_test: true, are_apart: false, saved_as, filters, kinds: kinds_of_all };
+        let mut options =
+            Self { is_test: true, are_apart: false, saved_as, is_for_list: false, filters, kinds: kinds_of_all };
         for arg in args {
             match arg.as_str() {
                 "--bench" => options.is_test = false,
                 "--save" => options.saved_as = Some("proxy".into()),
+                "--warm" => options.is_for_list = true,
                 "--apart" => options.are_apart = true,
                 "--test" => {}
                 _ if arg.starts_with("--save=") => options.saved_as = Some(arg["--save=".len()..].into()),
                 _ if arg.starts_with("--proxies=") => options.kinds = kinds(&arg["--proxies=".len()..])?,
                 _ if arg.starts_with('-') => {
                     return Err(format!(
-                        "unknown: {arg}; known are --test, --apart, --save[=NAME], --proxies=NAME,NAME and filters"
+                        "unknown: {arg}; known are --test, --warm, --apart, --save[=NAME], --proxies=NAME,NAME and filters"
                     ));
                 }
                 _ => options.filters.push(arg.to_lowercase()),

@@ -19,6 +19,9 @@ use crate::process::{CpuTime, PART, Process};
 use crate::routers::Router;
 use crate::workload::Workload;
 
+/// The program.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_warmgate");
+
 /// How long a proxy may take until it serves.
 const START_TIME: Duration = Duration::from_secs(60);
 
@@ -124,7 +127,24 @@ impl Subject {
     /// Starts it and waits until it serves.
     pub(crate) async fn start(kind: Kind, setting: &Setting) -> io::Result<Self> {
         let [address, admin] = free_addresses()?;
-        let mut command = command(kind, setting, address, admin)?;
+        Self::run(kind, setting, command(kind, setting, address, admin)?, address, admin).await
+    }
+
+    /// The same, run by another program.
+    pub(crate) async fn start_under(kind: Kind, setting: &Setting, mut other: Command) -> io::Result<Self> {
+        let [address, admin] = free_addresses()?;
+        let command = command(kind, setting, address, admin)?;
+        other.arg(command.get_program()).args(command.get_args());
+        Self::run(kind, setting, other, address, admin).await
+    }
+
+    async fn run(
+        kind: Kind,
+        setting: &Setting,
+        mut command: Command,
+        address: SocketAddr,
+        admin: SocketAddr,
+    ) -> io::Result<Self> {
         let started = Instant::now();
         let process = Process::start(&mut command)?;
         let mut subject = Self { kind, address, ready_after: Duration::ZERO, admin, process };
@@ -147,6 +167,10 @@ impl Subject {
     /// For errors of what was done with it.
     pub(crate) fn blamed(&self, error: &io::Error) -> io::Error {
         io::Error::other(format!("{}: {error}", self.kind.name()))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     pub(crate) fn cpu_time(&self) -> io::Result<CpuTime> {
@@ -202,7 +226,7 @@ fn command(kind: Kind, setting: &Setting, listen: SocketAddr, admin: SocketAddr)
         Ok(path)
     };
     let gateway = |path: &Path| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_warmgate"));
+        let mut command = Command::new(PROGRAM);
         command.args(["run", "--config"]).arg(path);
         command
     };
