@@ -15,12 +15,13 @@ use pingora_proxy::Session;
 
 use crate::auth::Caller;
 use crate::pool::Snapshot;
+use crate::request::decoded;
 use crate::state::State;
 
 /// The list, if this request asks for it and it is ours to make.
 pub(super) fn list(state: &State, session: &Session, caller: Option<&Caller>) -> Option<Bytes> {
     let header = session.req_header();
-    if header.method != Method::GET || header.uri.path() != "/v1/models" {
+    if header.method != Method::GET || decoded(header.uri.path()) != "/v1/models" {
         return None;
     }
     let snapshot = state.snapshot.load();
