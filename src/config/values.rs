@@ -2,24 +2,20 @@
 //!
 //! A kind's words are its documentation in problems, and a test holds `conf/example.yaml` to them.
 
-use super::regular;
+mod files;
+
 use super::tree::Node;
 use super::{AccessLog, Choice, Host, KeyDigest, MaxInFlight, Secret, TlsVersion, url::BackendUrl};
 use crate::request::is_plain;
 use http::HeaderName;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest key that is taken: longer than any in use.
-const MAX_SECRET_BYTES: usize = 4096;
+pub(super) use files::{file_path, readable_file, readable_file_or_none, readable_path, secret_file_or_none};
 
 /// Longest header name that is taken: longer than any in use.
 const MAX_HEADER_NAME_BYTES: usize = 128;
-
-/// What stands before the name of a credential that systemd hands over.
-const CREDENTIAL: &str = "credential:";
 
 /// Most keys of one caller: the one in use, the next one, and a few in reserve.
 const MAX_DIGESTS: usize = 8;
@@ -265,52 +261,6 @@ pub(super) fn url() -> Kind<BackendUrl> {
     })
 }
 
-/// The path of a file on this machine. Paths are absolute, as `warmgate check` and the service start in different
-/// directories.
-pub(super) fn file_path() -> Kind<PathBuf> {
-    Kind::text("an absolute path", |text| {
-        let good = text.starts_with('/') && text.len() <= 4096 && !text.contains('\0');
-        if good { Ok(PathBuf::from(text)) } else { Err(String::new()) }
-    })
-}
-
-/// The path of a file that is read: absolute, or `credential:NAME`, a file of that name where systemd puts the service's
-/// credentials (`LoadCredential=`).
-fn input_path() -> Kind<PathBuf> {
-    let path = file_path();
-    Kind::new("an absolute path, or credential:NAME", move |node| match node {
-        Node::Text(text) if text.starts_with(CREDENTIAL) => {
-            let name = &text[CREDENTIAL.len()..];
-            if name.is_empty() || name.contains(['/', '\0']) || name == "." || name == ".." {
-                return Err("not what systemd can call a credential".to_owned());
-            }
-            let folder = std::env::var_os("CREDENTIALS_DIRECTORY")
-                .ok_or("only a service that systemd gives credentials has them: CREDENTIALS_DIRECTORY is not set")?;
-            Ok(Path::new(&folder).join(name))
-        }
-        _ => path.read(node),
-    })
-}
-
-/// The path of a file that can be read now.
-pub(super) fn readable_file() -> Kind<PathBuf> {
-    let path = input_path();
-    Kind::new("the absolute path of a file that can be read, or credential:NAME", move |node| {
-        let path = path.read(node)?;
-        readable(&path).map_err(|error| format!("cannot read it: {error}"))?;
-        Ok(path)
-    })
-}
-
-/// The same; `none` is `None`.
-pub(super) fn readable_file_or_none() -> Kind<Option<PathBuf>> {
-    let path = readable_file();
-    Kind::new(format!("none, or {}", path.right), move |node| match node {
-        Node::Text(text) if text == "none" => Ok(None),
-        _ => path.read(node).map(Some),
-    })
-}
-
 /// The name of a machine, or its address; `none` is `None`.
 pub(super) fn host_or_none() -> Kind<Option<String>> {
     Kind::text("none, or a host name or IP address", |text| match text {
@@ -336,37 +286,6 @@ pub(super) fn tls_version() -> Kind<TlsVersion> {
             "1.3" => Ok(TlsVersion::V1_3),
             _ => Err(String::new()),
         }
-    })
-}
-
-/// The path of a file or folder that is there now.
-pub(super) fn readable_path() -> Kind<PathBuf> {
-    let path = file_path();
-    Kind::new("the absolute path of a file or folder that can be read", move |node| {
-        let path = path.read(node)?;
-        let found = std::fs::metadata(&path);
-        let is_folder = found.map_err(|error| format!("cannot read it: {error}"))?.is_dir();
-        let opened = if is_folder { std::fs::read_dir(&path).map(|_| ()) } else { readable(&path) };
-        opened.map_err(|error| format!("cannot read it: {error}"))?;
-        Ok(path)
-    })
-}
-
-/// The content of a small file, one line of visible characters; `none` is `None`.
-pub(super) fn secret_file_or_none() -> Kind<Option<Secret>> {
-    let path = input_path();
-    let right = "none, or the absolute path of a file that holds one line of visible characters, or credential:NAME";
-    Kind::new(right, move |node| {
-        if matches!(node, Node::Text(text) if text == "none") {
-            return Ok(None);
-        }
-        let path = path.read(node)?;
-        let content = regular::read(&path).map_err(|error| format!("cannot read it: {error}"))?;
-        let line = content.trim_ascii_end();
-        let is_good = (1..=MAX_SECRET_BYTES).contains(&line.len()) && line.iter().all(u8::is_ascii_graphic);
-        let text = std::str::from_utf8(line).ok().filter(|_| is_good);
-        text.map(|text| Some(Secret::of_file(text, &path)))
-            .ok_or_else(|| format!("its content is not 1 to {MAX_SECRET_BYTES} visible characters on one line"))
     })
 }
 
@@ -398,11 +317,6 @@ pub(super) fn tcp_endpoint() -> Kind<String> {
 /// What messages are published under.
 pub(super) fn topic() -> Kind<String> {
     Kind::<String>::free_text("a text of at most 256 bytes", |text| text.len() <= 256)
-}
-
-fn readable(path: &Path) -> std::io::Result<()> {
-    regular::check(path)?;
-    std::fs::File::open(path).map(|_| ())
 }
 
 const UNITS_OF_TIME: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
